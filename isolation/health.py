@@ -64,6 +64,10 @@ class Sent:
         self.keys = keys
         self.started_s = now_s
 
+    def begin(self, now_s: float) -> None:
+        """Note that the broker begins with it at `now_s`."""
+        self.started_s = now_s
+
 
 class _Key:
     __slots__ = ("backoff_s", "hung_s", "late_s", "probe_at_s", "suspects")
@@ -74,6 +78,29 @@ class _Key:
         self.hung_s: float | None = None
         self.probe_at_s = 0.0
         self.backoff_s = 0.0
+
+    def hang(self, now_s: float, backoff_s: float) -> None:
+        """Note that the key hangs from `now_s` on; the first probe is due after `backoff_s`."""
+        self.hung_s = now_s
+        self._postpone(now_s, backoff_s)
+
+    def probed(self, now_s: float, longest_s: float) -> None:
+        """Note a probe at `now_s`: the next one is due after twice the back-off, at most `longest_s`."""
+        self._postpone(now_s, min(longest_s, 2 * self.backoff_s))
+
+    def _postpone(self, now_s: float, backoff_s: float) -> None:
+        self.backoff_s = backoff_s
+        self.probe_at_s = now_s + backoff_s
+
+    def answered_late(self, now_s: float) -> None:
+        """Note a late answer: a sign of life, after which a hanging key is asked at once."""
+        self.late_s = now_s
+        if self.hung_s is not None:
+            self.probe_at_s = min(self.probe_at_s, now_s)
+
+    def recover(self) -> None:
+        """Note that the key hangs no more."""
+        self.hung_s = None
 
 
 class Health:
@@ -105,9 +132,7 @@ class Health:
         if found.hung_s is None and found.suspects:
             since_s = max(next(iter(found.suspects)).started_s, found.late_s)
             if since_s + self.rule.hang_after_s <= now_s:
-                found.hung_s = now_s
-                found.backoff_s = self.rule.probe_first_s
-                found.probe_at_s = now_s + found.backoff_s
+                found.hang(now_s, self.rule.probe_first_s)
                 self.hung.add(key)
                 self._news.append(key)
                 self.hangs += 1
@@ -122,8 +147,7 @@ class Health:
             found = self.keys.get(key)
             if found is not None and found.hung_s is not None:
                 self.probes += 1
-                found.backoff_s = min(self.rule.probe_last_s, 2 * found.backoff_s)
-                found.probe_at_s = now_s + found.backoff_s
+                found.probed(now_s, self.rule.probe_last_s)
         if is_first:
             self.started(sent, now_s)
         return sent
@@ -144,7 +168,7 @@ class Health:
 
     def started(self, sent: Sent, now_s: float) -> None:
         """Everything before it on its link is answered: from now on the broker may be late with it."""
-        sent.started_s = now_s
+        sent.begin(now_s)
         for key in sent.keys:
             self._suspect(key, sent)
 
@@ -169,13 +193,11 @@ class Health:
             if found is None:
                 continue
             if not in_time:
-                found.late_s = now_s
-            if in_time and found.hung_s is not None and sent.started_s >= found.hung_s:
+                found.answered_late(now_s)
+            elif found.hung_s is not None and sent.started_s >= found.hung_s:
                 self._clear(key, found)
                 self.recoveries += 1
                 recovered.append(key)
-            elif not in_time and found.hung_s is not None:
-                found.probe_at_s = min(found.probe_at_s, now_s)  # a sign of life: ask at once
             suspects = found.suspects
             if in_time:  # what was sent before does not speak against the key
                 while suspects and (oldest := next(iter(suspects))).started_s <= sent.started_s:
@@ -194,7 +216,7 @@ class Health:
                     del self.keys[key]
 
     def _clear(self, key: Hashable, found: _Key) -> None:
-        found.hung_s = None
+        found.recover()
         self.hung.discard(key)
         if key in self._news:
             self._news.remove(key)

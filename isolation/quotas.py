@@ -57,6 +57,20 @@ class _Account:
         self.tokens = min(self.bucket_bytes, self.tokens + max(0.0, now_s - self.filled_s) * rate)
         self.filled_s = now_s
 
+    def hold(self, size_bytes: int) -> None:
+        """Count bytes in flight, until `let_go` of as many."""
+        self.in_flight_bytes += size_bytes
+
+    def let_go(self, size_bytes: int) -> None:
+        """Undo `hold`."""
+        self.in_flight_bytes -= size_bytes
+
+    def spend(self, size_bytes: int, now_s: float) -> bool:
+        """Charge fetched bytes. Return True if they are not paid for yet."""
+        self.fill(now_s)
+        self.tokens -= size_bytes
+        return self.tokens <= OWED
+
     def delay_s(self, now_s: float) -> float:
         """How long until what was fetched is paid for."""
         if self.quota.fetch_bytes_per_s is None:
@@ -120,7 +134,7 @@ class Quotas:
                 self.refused += 1
                 return None
         for account in accounts:
-            account.in_flight_bytes += size_bytes
+            account.hold(size_bytes)
         return Reservation(accounts, size_bytes)
 
     def peek_delay_s(self, keys: Sequence[str], now_s: float) -> float:
@@ -147,9 +161,8 @@ class Quotas:
         """So many bytes were fetched, from memory or from the broker."""
         account = self._account(key, now_s)
         if account is not None and account.quota.fetch_bytes_per_s is not None:
-            account.fill(now_s)
-            account.tokens -= size_bytes
-            if account.tokens <= OWED:
+            owes = account.spend(size_bytes, now_s)
+            if owes:
                 self._owing[OVERFLOW if account is self._overflow else key] = None
 
     def statistics(self) -> dict[str, int]:
@@ -174,5 +187,5 @@ class Reservation:
     def release(self) -> None:
         """The bytes are no longer in flight."""
         for account in self._accounts:
-            account.in_flight_bytes -= self.size_bytes
+            account.let_go(self.size_bytes)
         self._accounts = []

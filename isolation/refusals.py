@@ -96,6 +96,19 @@ class _RefusedRun:
         if _is_earlier(self.end, _end_of(batch)):
             self.end = _end_of(batch)
 
+    def extend_to(self, end: int) -> None:
+        """Await all batches up to the sequence `end`."""
+        self.end = end
+
+    def returned(self, batch: SequencedBatch) -> None:
+        """Note that the awaited batch has come back, and passes: the one behind it is awaited."""
+        self.awaited = _end_of(batch)
+        self.passed_over = 0
+
+    def replied(self, last_received: int) -> None:
+        """Note that the refusal was sent when `last_received` was the newest request received."""
+        self.until = last_received
+
 
 def _end_of(batch: SequencedBatch) -> int:
     return (batch.base_sequence + batch.records) % SEQUENCES
@@ -188,7 +201,7 @@ class RefusedSequences:
         if batch.producer_id == NO_PRODUCER_ID:
             self._unseen.setdefault(ordinal, []).append(refused)
         elif known is not None and same_run and _is_earlier(refused.end, known.end):
-            refused.end = known.end
+            refused.extend_to(known.end)
 
     def _forget(self, batch: SequencedBatch, ordinal: int) -> None:
         key = batch[:3]
@@ -198,8 +211,7 @@ class RefusedSequences:
         if batch.producer_id == NO_PRODUCER_ID or batch.producer_epoch != known.producer_epoch:
             del self.entries[key]
         elif _is_earlier(known.awaited, _end_of(batch)):
-            known.awaited = _end_of(batch)
-            known.passed_over = 0
+            known.returned(batch)
             if not _is_earlier(known.awaited, known.end):
                 del self.entries[key]
 
@@ -208,7 +220,7 @@ class RefusedSequences:
         received. To be called for every Produce whose plan refused something.
         """
         for refused in self._unseen.pop(ordinal, ()):
-            refused.until = last_received
+            refused.replied(last_received)
 
     def statistics(self) -> dict[str, int]:
         """Batches that have yet to return, batches refused by order only, plans that had to wait."""

@@ -62,6 +62,10 @@ class FetchScanner:
         self._template: _Template | None = None
         self.layout: ResponseLayout | None = None
 
+    def keep_layout(self, layout: ResponseLayout | None) -> None:
+        """Keep the layout of a response for the next one; None: it is not worth keeping."""
+        self.layout = layout
+
     def scan(self, frame: Frame, head: RequestHeader) -> FetchRequest:
         """Return what a Fetch request of version 4 to 18 asks, and keep it as the template.
 

@@ -75,6 +75,14 @@ class Framer:
         self.lend: Lend | None = None
         """Asked for the memory of a large frame that may have all of it at once (`eager_bytes`)."""
 
+    def limit_frames(self, max_frame_bytes: int) -> None:
+        """Allow a frame to announce at most so many bytes from now on."""
+        self.max_frame_bytes = max_frame_bytes
+
+    def borrow_from(self, lend: Lend | None) -> None:
+        """Ask `lend` for the memory of large frames from now on; None: nothing lends."""
+        self.lend = lend
+
     @property
     def pending_bytes(self) -> int:
         """Bytes held of a frame that is not complete; 0 between frames."""

@@ -68,6 +68,51 @@ def read_clock_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+class Readiness:
+    """Whether clients should connect: all listeners are bound, the broker is reachable, and the
+    process is not stopping.
+    """
+
+    __slots__ = ("_boot", "_is_draining", "_listeners", "_own_connections", "_was_ready")
+
+    def __init__(
+        self, listeners: Sequence[AnyListener], own_connections: OwnConnections, boot: str
+    ) -> None:
+        """`boot` names the process in log lines."""
+        self._listeners = listeners
+        self._own_connections = own_connections
+        self._boot = boot
+        self._is_draining = False
+        self._was_ready: bool | None = None
+
+    def check(self) -> tuple[bool, list[str]]:
+        """Return whether clients should connect, and the reasons if not."""
+        reasons = [
+            f"listener {one.name} is not bound" for one in self._listeners if not one.is_bound
+        ]
+        if self._is_draining:
+            reasons.append("stopping")
+        if not self._own_connections.reachable:
+            reasons.append(
+                f"the broker at {self._listeners[0].upstream} is not reachable: "
+                f"{self._own_connections.refusal}"
+            )
+        return not reasons, reasons
+
+    def tell(self, _now: float) -> None:
+        """Timed: log a line if readiness has changed."""
+        is_ready, reasons = self.check()
+        was_ready, self._was_ready = self._was_ready, is_ready
+        if is_ready and not was_ready:
+            log.info("ready", extra={"boot": self._boot})
+        elif was_ready and not is_ready:
+            log.warning("not ready: %s", "; ".join(reasons))
+
+    def drain(self) -> None:
+        """Note that the process is stopping."""
+        self._is_draining = True
+
+
 class Forebay:
     """All parts of the running process. Raises ArenaError if there is no arena, OSError or
     ValueError if a file that the configuration names cannot be read.
@@ -80,23 +125,22 @@ class Forebay:
         self.config = config
         self.own_log = own_log
         self.boot = secrets.token_hex(8)
-        self.draining = False
         self.prefaulting: asyncio.Task[None] | None = None
-        self.cache = open_cache(config)
-        self.access_log = open_access_log(config, self.boot)
-        self.broker = Broker(config, self.cache, self.access_log, find_version(), read_clock_s)
+        cache = open_cache(config)
+        access_log = open_access_log(config, self.boot)
+        self.broker = Broker(config, cache, access_log, find_version(), read_clock_s)
         dispatch = partial(Dispatch, has_pipeline=has_pipeline)
         self.listeners = [Listener(self.broker, entry, dispatch) for entry in config.listeners]
         self.own_connections = OwnConnections(self.broker, choose_own(self.listeners))
         self.broker.own_connections = self.own_connections
-        self.janitor = Janitor(self.broker, self.listeners, [self.tell_readiness])
-        self._is_ready: bool | None = None
+        self.readiness = Readiness(self.listeners, self.own_connections, self.boot)
+        self.janitor = Janitor(self.broker, self.listeners, [self.readiness.tell])
         exposition = Exposition(lambda: collect(self))
         routes = build_routes(
             exposition.render,
-            self.readiness,
+            self.readiness.check,
             lambda: config.model_dump(mode="json", by_alias=True),
-            lambda: dataclasses.asdict(self.cache.statistics()),
+            lambda: dataclasses.asdict(cache.statistics()),
             lambda: dataclasses.asdict(self.broker.disk_throttle.statistics()),
             self.broker.scheduler.report,
         )
@@ -109,33 +153,9 @@ class Forebay:
             token=read_secret(limits.token_file) if limits.token_file else None,
         )
 
-    def readiness(self) -> tuple[bool, list[str]]:
-        """Whether clients should connect, and the reasons if not. Ready: all listeners bound, the
-        broker reachable, not stopping.
-        """
-        reasons = [
-            f"listener {one.name} is not bound" for one in self.listeners if not one.is_bound
-        ]
-        if self.draining:
-            reasons.append("stopping")
-        if not self.own_connections.reachable:
-            reasons.append(
-                f"the broker at {self.listeners[0].upstream} is not reachable: {self.own_connections.refusal}"
-            )
-        return not reasons, reasons
-
-    def tell_readiness(self, _now: float) -> None:
-        """Timed: log a line if readiness has changed."""
-        is_ready, reasons = self.readiness()
-        was_ready, self._is_ready = self._is_ready, is_ready
-        if is_ready and not was_ready:
-            log.info("ready", extra={"boot": self.boot})
-        elif was_ready and not is_ready:
-            log.warning("not ready: %s", "; ".join(reasons))
-
     async def start(self) -> None:
         """Start all parts. Raises OSError if an address cannot be bound."""
-        self.prefaulting = asyncio.create_task(prefault(self.cache), name="prefault")
+        self.prefaulting = asyncio.create_task(prefault(self.broker.cache), name="prefault")
         for index, listener in enumerate(self.listeners):
             with naming(
                 f"listener {listener.name}", listener.config.listen, f"listeners[{index}].listen"
@@ -150,7 +170,7 @@ class Forebay:
 
     async def stop(self) -> None:
         """Drain for at most `shutdown.gracePeriod`, then close all parts."""
-        self.draining = True
+        self.readiness.drain()
         if self.prefaulting is not None:
             self.prefaulting.cancel()
         for listener in self.listeners:
@@ -171,9 +191,9 @@ class Forebay:
             self.broker.stored_runs.close()
         if self.broker.accounts.lines is not None:
             self.broker.accounts.lines.empty.close()
-        if self.access_log is not None:
-            await asyncio.to_thread(self.access_log.close)
-        self.cache.close()
+        if self.broker.access_log is not None:
+            await asyncio.to_thread(self.broker.access_log.close)
+        self.broker.cache.close()
 
 
 async def serve(config: Config, own_log: LogQueue) -> int:

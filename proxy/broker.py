@@ -21,7 +21,7 @@ from proxy.fetch.access_lines import AccessLines
 from proxy.fetch.accounts import Accounts
 from proxy.fetch.misses.coalescing import SharedReads
 from proxy.fetch.purgatory import Purgatory
-from proxy.fetch.sessions.cache import SessionCache
+from proxy.fetch.sessions.cache import SessionCache, SessionLimits
 from proxy.fetch.wakeups import WakeupBatch
 from proxy.net.byte_budget import ByteBudget
 from proxy.net.tls_handshakes import Handshakes
@@ -52,8 +52,6 @@ log = logging.getLogger("forebay.broker")
 
 SESSION_LEAST_S = 120.0
 """How long a fetch session is safe from others (FetchSession.MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS)."""
-FETCH_MAX_BYTES = 57_671_680
-"""`fetch.max.bytes` of a broker that does not say its own (ServerConfigs.FETCH_MAX_BYTES_DEFAULT)."""
 
 
 class Broker:
@@ -74,9 +72,6 @@ class Broker:
         self.config = config
         self.version = version
         self.now = now
-        self.node_id = -1
-        """Which node the broker is; -1 until it has told (replica_fetcher/broker_settings.py)."""
-        self.fetch_max_bytes = FETCH_MAX_BYTES
         self._stores = config.cache.mode != "off"
         self.cache = cache
         self.access_log = access_log
@@ -88,7 +83,7 @@ class Broker:
         self.wakeups = WakeupBatch()
         self.requests = ByteBudget(config.limits.request_memory_bytes)
         self.responses = ByteBudget(config.limits.response_memory_bytes, SMALL_BYTES)
-        self.handshakes = Handshakes(self.counters, config.limits.max_connections)
+        self.handshakes = Handshakes(self.counters.clients, config.limits.max_connections)
         self.topics = Topics()
         self.age_clock = AgeClock()
         self.partitions = Partitions(
@@ -104,14 +99,14 @@ class Broker:
         self.verifier = Verifier(self, config.cache.verify_ratio, Random().random)
         limits = config.limits
         self.shared_reads = SharedReads(self, limits.read_joiners)
-        self.sessions = SessionCache(
+        session_limits = SessionLimits(
             limits.fetch_sessions,
             limits.fetch_session_partitions,
             SESSION_LEAST_S,
-            Random(),
             limits.request_partitions,
         )
-        self.purgatory = Purgatory(self.counters, limits.parked_fetches)
+        self.sessions = SessionCache(session_limits, Random())
+        self.purgatory = Purgatory(limits.parked_fetches)
         lines = None
         if access_log is not None:
             empty = EmptyAnswers(access_log, config.access_log.queue_lines)
@@ -123,14 +118,10 @@ class Broker:
         """The most that one answer from memory may have of records now: at the bound of answers, little."""
         responses = self.responses
         return (
-            self.fetch_max_bytes
+            self.node.fetch_max_bytes
             if responses.in_flight_bytes < responses.limit_bytes
             else SMALL_BYTES
         )
-
-    def is_this(self, node_id: int) -> bool:
-        """Whether that node is the broker behind this process; False while either is not known (-1)."""
-        return node_id == self.node_id >= 0
 
     def stores_on(self, listener: ListenerConfig) -> bool:
         """Whether what passes on this listener is stored, and served or observed."""
@@ -156,7 +147,7 @@ class Broker:
 
     def failed(self, doing: str) -> None:
         """`doing`, one of a few texts, has raised what is being handled."""
-        self.counters.internal_errors += 1
+        self.counters.faults.count_error()
         log.exception(f"{doing} failed")
 
     def fall_back(
@@ -183,7 +174,7 @@ class Broker:
         """Drop what is stored of `partition` at or above `from_offset`."""
         self.cache.truncate(partition.slot, from_offset)
         partition.truncate(from_offset, partition.has_stored(self.cache))
-        self.counters.invalidations[reason] += 1
+        self.counters.stored.invalidations[reason] += 1
         self.replica_fetcher.changed(partition)
 
     def distrust(self, topic: Topic, reason: str) -> None:
@@ -198,7 +189,7 @@ class Broker:
 
     def forget(self, partition: Partition, reason: str) -> None:
         """The partition is not there any more: nothing of it is known."""
-        self.counters.invalidations[reason] += 1
+        self.counters.stored.invalidations[reason] += 1
         self.routes.clear()
         self.replica_fetcher.forget(partition)
         self.partitions.forget(partition)

@@ -86,7 +86,7 @@ class Dispatch:
         self.authorization = Authorization(link)
         self.fetches = FetchScanner()
         self.reads = Reads(link)
-        link.framed.framer.lend = find_lender(link.broker, link.stores)
+        link.framed.framer.borrow_from(find_lender(link.broker, link.stores))
         let_produces_pass(link)
 
     @property
@@ -155,5 +155,6 @@ class Dispatch:
             return
         head = header.peek_request(frame)
         link.count_request(head.api_key, size_bytes)
-        link.client_id = head.client_id
+        if link.client_id != head.client_id:
+            link.name_client(head.client_id)
         ROUTES.get(head.api_key, relay)(link, head, frame)

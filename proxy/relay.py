@@ -113,7 +113,8 @@ def is_left_unread(link: RelayLink, head: RequestHeader, frame: Frame) -> bool:
     """
     most = link.broker.config.limits.request_partitions
     weight = weigh_request(head, frame, most)
-    link.broker.counters.wide_requests += weight > most
+    if weight > most:
+        link.broker.counters.clients.count_wide()
     return weight < 0 or weight > most
 
 
@@ -131,7 +132,7 @@ def relay_whole(link: RelayLink, frame: Frame, place: Place | None) -> None:
     else:
 
         def settle(answer: Frame) -> Frame:
-            link.answered_ordinal = max(link.answered_ordinal, ordinal)
+            link.note_answered(ordinal)
             return answer
 
         pass_on(link, head, frame, settle, None, place or link.replies.reserve())
@@ -223,7 +224,7 @@ def relay_sasl_handshake(link: RelayLink, head: RequestHeader, frame: Frame) -> 
 
 def _start_pipe(link: RelayLink) -> None:
     """Pass raw bytes both ways from now on."""
-    link.broker.counters.blind_connections += 1
+    link.broker.counters.clients.go_blind()
     client, broker = link.framed, link.upstream.framed
     client.go_blind(lambda chunk: pipe(chunk, broker, client))
     broker.go_blind(lambda chunk: pipe(chunk, client, broker))

@@ -94,7 +94,7 @@ async def measure(
                 played.produce()
             profiler.disable()
             pstats.Stats(profiler).sort_stats("tottime").print_stats(28)
-        stored = played.forebay.broker.counters.produce_batches
+        stored = played.forebay.broker.counters.produce.batches
         print(f"  {dict(stored)}")
 
 

@@ -55,52 +55,197 @@ class Hops(dict[int, Traffic]):
         return self.setdefault(known, Traffic())
 
 
-@dataclass(slots=True)
-class Counters:
-    """The counts of one process since its start."""
+def _by_label() -> defaultdict[str, int]:
+    return defaultdict(int)
 
-    connections: int = 0
-    active_connections: int = 0
-    connection_errors: int = 0
-    blind_connections: int = 0
-    bad_frames: int = 0
-    wide_requests: int = 0
-    internal_errors: int = 0
-    upstream_connect_errors: int = 0
-    upstream_reopened: int = 0
-    catch_up_losses: int = 0
-    produce_refused: int = 0
-    fetch_refused: int = 0
-    catch_up_requests: int = 0
-    disconnects: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+
+def _by_verdict() -> defaultdict[tuple[str, str], int]:
+    return defaultdict(int)
+
+
+def _waits() -> Histogram:
+    return Histogram(WAIT_BOUNDS_S)
+
+
+@dataclass(slots=True)
+class TrafficCounts:
+    """Requests and responses at the four points of their way."""
+
     requests_in: Hops = field(default_factory=Hops)
     requests_out: Hops = field(default_factory=Hops)
     responses_in: Hops = field(default_factory=Hops)
     responses_out: Hops = field(default_factory=Hops)
-    fetch_partitions: defaultdict[tuple[str, str], int] = field(
-        default_factory=lambda: defaultdict(int)
-    )
-    fetch_bytes: defaultdict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
+
+
+@dataclass(slots=True)
+class FaultCounts:
+    """Errors of Forebay, and frames of either side that cannot be read."""
+
+    internal_errors: int = 0
+    bad_frames: int = 0
+
+    def count_error(self) -> None:
+        """Count an exception of Forebay's own code."""
+        self.internal_errors += 1
+
+    def count_bad_frame(self) -> None:
+        """Count a frame that cannot be read."""
+        self.bad_frames += 1
+
+
+@dataclass(slots=True)
+class ClientCounts:
+    """Connections of clients: how they begin and end, and what Forebay does on them.
+
+    `disconnects` holds ends without an error, by cause.
+    """
+
+    connections: int = 0
+    active_connections: int = 0
+    connection_errors: int = 0
+    disconnects: defaultdict[str, int] = field(default_factory=_by_label)
+    blind_connections: int = 0
+    wide_requests: int = 0
+    authorization_renewals: int = 0
+    authorization_proofs: int = 0
+
+    def open(self) -> None:
+        """Count a connection that begins."""
+        self.connections += 1
+        self.active_connections += 1
+
+    def close(self, cause: str, is_error: bool) -> None:
+        """Count the end of a connection that `open` has counted; `cause` labels an end without
+        error.
+        """
+        self.active_connections -= 1
+        if is_error:
+            self.connection_errors += 1
+        else:
+            self.disconnects[cause] += 1
+
+    def reject(self, cause: str) -> None:
+        """Count a connection that ends before it has begun: its TLS handshake has failed."""
+        self.connections += 1
+        self.disconnects[cause] += 1
+
+    def go_blind(self) -> None:
+        """Count a connection whose bytes pass unread from now on."""
+        self.blind_connections += 1
+
+    def count_wide(self) -> None:
+        """Count a request that names too many partitions to be read."""
+        self.wide_requests += 1
+
+    def renew(self) -> None:
+        """Count a renewal of a connection's rights."""
+        self.authorization_renewals += 1
+
+    def prove(self) -> None:
+        """Count a first question for a connection's rights."""
+        self.authorization_proofs += 1
+
+
+@dataclass(slots=True)
+class UpstreamCounts:
+    """Connections to the broker, and record bytes that it has sent, by purpose."""
+
+    connect_errors: int = 0
+    reopened: int = 0
+    catch_up_requests: int = 0
+    catch_up_losses: int = 0
+    fetch_bytes: defaultdict[str, int] = field(default_factory=_by_label)
+
+    def fail(self) -> None:
+        """Count a connection that could not be made."""
+        self.connect_errors += 1
+
+    def reopen(self) -> None:
+        """Count an idle connection that the broker closed; the next request opens it again."""
+        self.reopened += 1
+
+    def catch_up(self) -> None:
+        """Count a request on a catch-up connection."""
+        self.catch_up_requests += 1
+
+    def lose_catch_up(self) -> None:
+        """Count a catch-up connection that was lost."""
+        self.catch_up_losses += 1
+
+
+@dataclass(slots=True)
+class FetchCounts:
+    """Responses to Fetches. `partitions` and `record_bytes` are by result and reason; times are in
+    seconds.
+    """
+
+    partitions: defaultdict[tuple[str, str], int] = field(default_factory=_by_verdict)
+    record_bytes: defaultdict[tuple[str, str], int] = field(default_factory=_by_verdict)
     undelivered_partitions: int = 0
     would_hit_bytes: int = 0
     looked_partitions: int = 0
-    shared_reads: int = 0
-    shared_read_bytes: int = 0
-    upstream_fetch_bytes: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
-    produce_batches: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
-    admitted_batches: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
-    invalidations: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
-    watch_requests: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
-    watch_asked_partitions: int = 0
-    watch_answered_partitions: int = 0
-    verified: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    refused: int = 0
+    wait_s: Histogram = field(default_factory=_waits)
+    hit_s: Histogram = field(default_factory=_waits)
+    upstream_s: Histogram = field(default_factory=_waits)
+
+    def lose(self, partitions: int) -> None:
+        """Count partitions whose response never left."""
+        self.undelivered_partitions += partitions
+
+    def refuse(self) -> None:
+        """Count a Fetch that is answered empty, before the broker has seen it."""
+        self.refused += 1
+
+    def observe(self, would_hit_bytes: int) -> None:
+        """Count record bytes that memory would have served, in the mode `observe`."""
+        self.would_hit_bytes += would_hit_bytes
+
+
+@dataclass(slots=True)
+class ProduceCounts:
+    """Produces: what was decided of their batches, refused batches, and seconds until the response."""
+
+    batches: defaultdict[str, int] = field(default_factory=_by_label)
+    refused: int = 0
+    took_s: Histogram = field(default_factory=_waits)
+
+    def refuse(self, batches: int) -> None:
+        """Count batches that are refused, before the broker has seen them."""
+        self.refused += batches
+
+
+@dataclass(slots=True)
+class StoredCounts:
+    """Batches that entered memory, by source, and ranges that were dropped, by reason."""
+
+    batches: defaultdict[str, int] = field(default_factory=_by_label)
+    invalidations: defaultdict[str, int] = field(default_factory=_by_label)
+
+
+@dataclass(slots=True)
+class WatchCounts:
+    """The replica fetcher's polls, by purpose, and the partitions in them."""
+
+    requests: defaultdict[str, int] = field(default_factory=_by_label)
+    asked_partitions: int = 0
+    answered_partitions: int = 0
     lease_lapses: int = 0
-    topic_questions: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
-    topic_questions_dropped: int = 0
-    parked_fetches: int = 0
-    authorization_renewals: int = 0
-    authorization_proofs: int = 0
-    fetch_wait_s: Histogram = field(default_factory=lambda: Histogram(WAIT_BOUNDS_S))
-    fetch_hit_s: Histogram = field(default_factory=lambda: Histogram(WAIT_BOUNDS_S))
-    fetch_upstream_s: Histogram = field(default_factory=lambda: Histogram(WAIT_BOUNDS_S))
-    produce_s: Histogram = field(default_factory=lambda: Histogram(WAIT_BOUNDS_S))
+
+    def lapse(self, leases: int) -> None:
+        """Count leases that have ended without a response."""
+        self.lease_lapses += leases
+
+
+@dataclass(slots=True)
+class Counters:
+    """The counts of one process since its start, as one record for each kind of event."""
+
+    traffic: TrafficCounts = field(default_factory=TrafficCounts)
+    faults: FaultCounts = field(default_factory=FaultCounts)
+    clients: ClientCounts = field(default_factory=ClientCounts)
+    upstream: UpstreamCounts = field(default_factory=UpstreamCounts)
+    fetch: FetchCounts = field(default_factory=FetchCounts)
+    produce: ProduceCounts = field(default_factory=ProduceCounts)
+    stored: StoredCounts = field(default_factory=StoredCounts)
+    watch: WatchCounts = field(default_factory=WatchCounts)

@@ -75,6 +75,69 @@ class _CauseState:
     newest: logging.LogRecord | None = None
     waiting_lines: int = 0
 
+    def hold(self, record: logging.LogRecord) -> None:
+        """Keep `record` as the newest one, which writes the cause's next line."""
+        # a record that waits must not keep its arguments alive
+        record.msg, record.args, record.exc_info = record.getMessage(), None, None
+        self.newest = record
+        self.waiting_lines += 1
+
+
+class _LineRates:
+    """Limits each cause to one line in SPEAK_EVERY_S seconds, but for the loggers of `each`. `now`
+    gives seconds.
+    """
+
+    __slots__ = ("_causes", "_each", "_now")
+
+    def __init__(self, now: Callable[[], float], each: frozenset[str]) -> None:
+        self._now = now
+        self._each = each
+        self._causes: dict[Cause, _CauseState] = {}
+
+    @property
+    def limits_any(self) -> bool:
+        """True if a line was written, or waits, whose cause may not write yet."""
+        return bool(self._causes)
+
+    @property
+    def waiting_lines(self) -> int:
+        """Number of lines that a later line of the same cause will count."""
+        return sum(one.waiting_lines - 1 for one in self._causes.values() if one.newest)
+
+    def take(self, record: logging.LogRecord) -> int:
+        """Return how many lines of its cause were suppressed before `record`, which may be written
+        now; -1 if it waits.
+        """
+        if record.name in self._each:
+            return 0
+        now = self._now()
+        cause = _find_cause(record)
+        if cause not in self._causes and len(self._causes) >= MOST_CAUSES:
+            cause = OTHERS
+        state = self._causes.get(cause)
+        if state is not None and now < state.next_at:
+            state.hold(record)
+            return -1
+        self._causes[cause] = _CauseState(now + SPEAK_EVERY_S)
+        return state.waiting_lines if state is not None else 0
+
+    def take_due(self, is_all: bool) -> list[tuple[logging.LogRecord, int]]:
+        """Return the newest record of each cause whose time has come, or of every cause, with the
+        number of lines suppressed before it. Forget causes without one.
+        """
+        now = float("inf") if is_all else self._now()
+        due = []
+        for cause, state in list(self._causes.items()):
+            if now < state.next_at:
+                continue
+            if state.newest is None:
+                del self._causes[cause]
+                continue
+            self._causes[cause] = _CauseState(now + SPEAK_EVERY_S)
+            due.append((state.newest, state.waiting_lines - 1))
+        return due
+
 
 class LogQueue(logging.Handler):
     """Handler that writes records to `stream` by a thread, which the constructor starts and `close`
@@ -92,12 +155,10 @@ class LogQueue(logging.Handler):
         be lost.
         """
         super().__init__()
-        self._each = each
         self._stream = stream
         self._limit_lines = limit_lines
-        self._now = now
+        self._rates = _LineRates(now, each)
         self._queue: deque[str] = deque()
-        self._causes: dict[Cause, _CauseState] = {}
         self._dropped_lines = self._reported_lines = self._suppressed_lines = 0
         self._wake = threading.Event()
         self._closing = False
@@ -109,31 +170,11 @@ class LogQueue(logging.Handler):
         the handler's lock.
         """
         try:
-            self._take(record)
+            suppressed_lines = self._rates.take(record)
+            if suppressed_lines >= 0:
+                self._put(record, suppressed_lines)
         except Exception:
             self.handleError(record)
-
-    def _take(self, record: logging.LogRecord) -> None:
-        if record.name in self._each:
-            self._put(record, 0)
-            return
-        now = self._now()
-        cause = _find_cause(record)
-        if cause not in self._causes and len(self._causes) >= MOST_CAUSES:
-            cause = OTHERS
-        state = self._causes.get(cause)
-        if state is not None and now < state.next_at:
-            record.msg, record.args, record.exc_info = (
-                record.getMessage(),
-                None,
-                None,
-            )  # a record that waits must not keep its arguments alive
-            state.newest = record
-            state.waiting_lines += 1
-            return
-        waiting_lines = state.waiting_lines if state is not None else 0
-        self._causes[cause] = _CauseState(now + SPEAK_EVERY_S)
-        self._put(record, waiting_lines)
 
     def handleError(self, record: logging.LogRecord) -> None:
         """Count a record that cannot be formatted as dropped. logging's own method would write to
@@ -147,9 +188,7 @@ class LogQueue(logging.Handler):
         """
         self.acquire()
         try:
-            waiting_lines = sum(
-                one.waiting_lines - 1 for one in self._causes.values() if one.newest
-            )
+            waiting_lines = self._rates.waiting_lines
         finally:
             self.release()
         return QueueStatistics(
@@ -188,31 +227,24 @@ class LogQueue(logging.Handler):
         while True:
             closing = self._closing
             if not closing:
-                self._wake.wait(SPEAK_EVERY_S if self._causes else None)
+                self._wake.wait(SPEAK_EVERY_S if self._rates.limits_any else None)
             self._wake.clear()
             self.acquire()
             try:
-                self._queue_newest(float("inf") if closing else self._now())
+                self._queue_newest(closing)
             finally:
                 self.release()
             self._write_queued()
             if closing:
                 return
 
-    def _queue_newest(self, now: float) -> None:
-        """Queue the newest record of each cause whose time has come, and forget causes without one.
-        Call under the lock.
+    def _queue_newest(self, is_all: bool) -> None:
+        """Queue the newest record of each cause whose time has come, or of every cause. Call under
+        the lock.
         """
-        for cause, state in list(self._causes.items()):
-            if now < state.next_at:
-                continue
-            newest = state.newest
-            if newest is None:
-                del self._causes[cause]
-                continue
-            self._causes[cause] = _CauseState(now + SPEAK_EVERY_S)
+        for newest, suppressed_lines in self._rates.take_due(is_all):
             try:
-                self._put(newest, state.waiting_lines - 1)
+                self._put(newest, suppressed_lines)
             except Exception:
                 self.handleError(newest)
 

@@ -39,6 +39,13 @@ QUEUE_GAUGES = (
 )
 
 
+class ReadinessCheck(Protocol):
+    """Whether clients should connect (`proxy.app.Readiness`)."""
+
+    def check(self) -> tuple[bool, list[str]]:
+        """Return whether clients should connect, and the reasons if not."""
+
+
 class Process(Protocol):
     """The parts of the running process that are sampled (`proxy.app.Forebay`)."""
 
@@ -52,8 +59,8 @@ class Process(Protocol):
     def admin(self) -> AdminServer: ...
     @property
     def own_log(self) -> LogQueue | None: ...
-    def readiness(self) -> tuple[bool, list[str]]:
-        """Whether clients should connect, and the reasons if not."""
+    @property
+    def readiness(self) -> ReadinessCheck: ...
 
 
 def collect(process: Process) -> Iterator[Sample]:
@@ -61,7 +68,7 @@ def collect(process: Process) -> Iterator[Sample]:
     broker = process.broker
     broker.pipeline_counts.settle(broker.counters)
     yield Sample("forebay_build_info", (broker.version, COMMIT_UNKNOWN), 1)
-    yield Sample("forebay_ready", (), int(process.readiness()[0]))
+    yield Sample("forebay_ready", (), int(process.readiness.check()[0]))
     yield from _fetches(broker)
     yield from _cache(broker)
     yield from _replica_fetcher(broker)
@@ -76,28 +83,27 @@ def collect(process: Process) -> Iterator[Sample]:
 
 def _fetches(broker: Broker) -> Iterator[Sample]:
     counters = broker.counters
+    fetch, clients, produce = counters.fetch, counters.clients, counters.produce
     for verdict in RESULT_REASONS:
-        yield Sample(
-            "forebay_fetch_partitions_total", verdict, counters.fetch_partitions.get(verdict, 0)
-        )
-        yield Sample("forebay_fetch_bytes_total", verdict, counters.fetch_bytes.get(verdict, 0))
-    yield Sample("forebay_fetch_would_hit_bytes_total", (), counters.would_hit_bytes)
+        yield Sample("forebay_fetch_partitions_total", verdict, fetch.partitions.get(verdict, 0))
+        yield Sample("forebay_fetch_bytes_total", verdict, fetch.record_bytes.get(verdict, 0))
+    yield Sample("forebay_fetch_would_hit_bytes_total", (), fetch.would_hit_bytes)
     for purpose in LABEL_VALUES["purpose"]:
-        size_bytes = counters.upstream_fetch_bytes.get(purpose, 0)
+        size_bytes = counters.upstream.fetch_bytes.get(purpose, 0)
         yield Sample("forebay_upstream_fetch_bytes_total", (purpose,), size_bytes)
-    yield Sample("forebay_fetch_looks_total", (), counters.looked_partitions)
-    yield Sample("forebay_fetch_shared_reads_total", (), counters.shared_reads)
-    yield Sample("forebay_fetch_shared_bytes_total", (), counters.shared_read_bytes)
-    yield Sample("forebay_fetch_undelivered_partitions_total", (), counters.undelivered_partitions)
-    yield Sample("forebay_fetch_wait_seconds", (), counters.fetch_wait_s)
-    yield Sample("forebay_fetch_hit_seconds", (), counters.fetch_hit_s)
-    yield Sample("forebay_fetch_upstream_seconds", (), counters.fetch_upstream_s)
-    yield Sample("forebay_parked_fetches", (), counters.parked_fetches)
-    yield Sample("forebay_authorization_renewals_total", (), counters.authorization_renewals)
-    yield Sample("forebay_authorization_proofs_total", (), counters.authorization_proofs)
-    for outcome, batches in list(counters.produce_batches.items()):
+    yield Sample("forebay_fetch_looks_total", (), fetch.looked_partitions)
+    yield Sample("forebay_fetch_shared_reads_total", (), broker.shared_reads.joined)
+    yield Sample("forebay_fetch_shared_bytes_total", (), broker.shared_reads.joined_bytes)
+    yield Sample("forebay_fetch_undelivered_partitions_total", (), fetch.undelivered_partitions)
+    yield Sample("forebay_fetch_wait_seconds", (), fetch.wait_s)
+    yield Sample("forebay_fetch_hit_seconds", (), fetch.hit_s)
+    yield Sample("forebay_fetch_upstream_seconds", (), fetch.upstream_s)
+    yield Sample("forebay_parked_fetches", (), broker.purgatory.parked)
+    yield Sample("forebay_authorization_renewals_total", (), clients.authorization_renewals)
+    yield Sample("forebay_authorization_proofs_total", (), clients.authorization_proofs)
+    for outcome, batches in list(produce.batches.items()):
         yield Sample("forebay_produce_batches_total", (outcome,), batches)
-    yield Sample("forebay_produce_seconds", (), counters.produce_s)
+    yield Sample("forebay_produce_seconds", (), produce.took_s)
 
 
 def _cache(broker: Broker) -> Iterator[Sample]:
@@ -114,13 +120,13 @@ def _cache(broker: Broker) -> Iterator[Sample]:
     yield Sample("forebay_cache_partitions", (), statistics.partitions)
     yield Sample("forebay_cache_blocks", (), statistics.blocks)
     yield Sample("forebay_cache_admitted_bytes_total", (), statistics.admitted_bytes)
-    for source, batches in list(broker.counters.admitted_batches.items()):
+    for source, batches in list(broker.counters.stored.batches.items()):
         yield Sample("forebay_cache_admitted_batches_total", (source,), batches)
     yield Sample("forebay_cache_evictions_total", ("room",), statistics.evicted_blocks_room)
     yield Sample("forebay_cache_evictions_total", ("index",), statistics.evicted_blocks_index)
     yield Sample("forebay_cache_evictions_total", ("water",), statistics.evicted_blocks_water)
     yield Sample("forebay_cache_evicted_bytes_total", (), statistics.evicted_bytes)
-    for reason, ranges in list(broker.counters.invalidations.items()):
+    for reason, ranges in list(broker.counters.stored.invalidations.items()):
         yield Sample("forebay_cache_invalidations_total", (reason,), ranges)
     oldest = statistics.admitted_bytes - statistics.oldest_admitted_bytes
     yield Sample("forebay_cache_oldest_age_bytes", (), oldest)
@@ -134,32 +140,24 @@ def _cache(broker: Broker) -> Iterator[Sample]:
 
 
 def _replica_fetcher(broker: Broker) -> Iterator[Sample]:
-    now = broker.now()
+    now, counts = broker.now(), broker.counters.watch
     yield Sample("forebay_watch_partitions", (), broker.replica_fetcher.watched)
     yield Sample(
         "forebay_watch_leases", (), sum(p.leader_state.has_lease(now) for p in broker.partitions)
     )
     for purpose in ("watch", "proof"):
-        polls = broker.counters.watch_requests.get(purpose, 0)
+        polls = counts.requests.get(purpose, 0)
         yield Sample("forebay_watch_polls_total", (purpose,), polls)
-    asked, answered = (
-        broker.counters.watch_asked_partitions,
-        broker.counters.watch_answered_partitions,
-    )
-    yield Sample("forebay_watch_asked_partitions_total", (), asked)
-    yield Sample("forebay_watch_answered_partitions_total", (), answered)
+    yield Sample("forebay_watch_asked_partitions_total", (), counts.asked_partitions)
+    yield Sample("forebay_watch_answered_partitions_total", (), counts.answered_partitions)
     for verdict in LABEL_VALUES["verdict"]:
         yield Sample(
-            "forebay_verify_samples_total", (verdict,), broker.counters.verified.get(verdict, 0)
+            "forebay_verify_samples_total", (verdict,), broker.verifier.verdicts.get(verdict, 0)
         )
     for way in LABEL_VALUES["way"]:
-        yield Sample(
-            "forebay_topic_questions_total", (way,), broker.counters.topic_questions.get(way, 0)
-        )
-    yield Sample(
-        "forebay_topic_questions_dropped_total", (), broker.counters.topic_questions_dropped
-    )
-    yield Sample("forebay_watch_lease_lapses_total", (), broker.counters.lease_lapses)
+        yield Sample("forebay_topic_questions_total", (way,), broker.topic_lookup.questions[way])
+    yield Sample("forebay_topic_questions_dropped_total", (), broker.topic_lookup.dropped)
+    yield Sample("forebay_watch_lease_lapses_total", (), counts.lease_lapses)
     known = [p.transactions.statistics() for p in broker.partitions if p.transactions.holds_any]
     yield Sample("forebay_transactions_open", (), sum(one.open for one in known))
     yield Sample("forebay_transactions_aborted", (), sum(one.aborted for one in known))
@@ -191,8 +189,8 @@ def _throttle(broker: Broker) -> Iterator[Sample]:
         yield Sample("forebay_throttle_refused_total", (disk, "requests"), queue.refused_requests)
         yield Sample("forebay_throttle_refused_total", (disk, "bytes"), queue.refused_bytes)
     yield Sample("forebay_throttle_ungated_total", (), statistics.ungated)
-    yield Sample("forebay_lane_requests_total", (), broker.counters.catch_up_requests)
-    yield Sample("forebay_lanes_lost_total", (), broker.counters.catch_up_losses)
+    yield Sample("forebay_lane_requests_total", (), broker.counters.upstream.catch_up_requests)
+    yield Sample("forebay_lanes_lost_total", (), broker.counters.upstream.catch_up_losses)
 
 
 def _isolation(broker: Broker) -> Iterator[Sample]:
@@ -208,38 +206,39 @@ def _isolation(broker: Broker) -> Iterator[Sample]:
     yield Sample("forebay_isolation_hangs_total", (), health["hangs"])
     yield Sample("forebay_isolation_recoveries_total", (), health["recoveries"])
     yield Sample("forebay_isolation_probes_total", (), health["probes"])
-    yield Sample("forebay_produce_refused_total", (), broker.counters.produce_refused)
-    yield Sample("forebay_fetch_refused_total", (), broker.counters.fetch_refused)
+    yield Sample("forebay_produce_refused_total", (), broker.counters.produce.refused)
+    yield Sample("forebay_fetch_refused_total", (), broker.counters.fetch.refused)
 
 
 def _connections(process: Process) -> Iterator[Sample]:
     counters = process.broker.counters
-    yield Sample("forebay_connections_total", (), counters.connections)
-    yield Sample("forebay_active_connections", (), counters.active_connections)
-    yield Sample("forebay_connection_errors_total", (), counters.connection_errors)
-    for cause, ended in list(counters.disconnects.items()):
+    clients, upstream, faults = counters.clients, counters.upstream, counters.faults
+    yield Sample("forebay_connections_total", (), clients.connections)
+    yield Sample("forebay_active_connections", (), clients.active_connections)
+    yield Sample("forebay_connection_errors_total", (), clients.connection_errors)
+    for cause, ended in list(clients.disconnects.items()):
         yield Sample("forebay_disconnects_total", (cause,), ended)
-    yield Sample("forebay_bad_frames_total", (), counters.bad_frames)
-    yield Sample("forebay_wide_requests_total", (), counters.wide_requests)
-    yield Sample("forebay_internal_errors_total", (), counters.internal_errors)
-    yield Sample("forebay_blind_connections_total", (), counters.blind_connections)
+    yield Sample("forebay_bad_frames_total", (), faults.bad_frames)
+    yield Sample("forebay_wide_requests_total", (), clients.wide_requests)
+    yield Sample("forebay_internal_errors_total", (), faults.internal_errors)
+    yield Sample("forebay_blind_connections_total", (), clients.blind_connections)
     links = [link for one in process.listeners for link in one.links]
     connected = sum(link.upstream.is_connected + link.catch_up.is_connected for link in links)
     connected += process.own_connections.connected
     yield Sample("forebay_upstream_connections", (), connected)
     silent_s = process.own_connections.silent_s(process.broker.now())
     yield Sample("forebay_upstream_silent_seconds", (), silent_s)
-    yield Sample("forebay_upstream_connect_errors_total", (), counters.upstream_connect_errors)
-    yield Sample("forebay_upstream_reopens_total", (), counters.upstream_reopened)
+    yield Sample("forebay_upstream_connect_errors_total", (), upstream.connect_errors)
+    yield Sample("forebay_upstream_reopens_total", (), upstream.reopened)
 
 
 def _traffic(broker: Broker) -> Iterator[Sample]:
-    counters = broker.counters
+    traffic_counts = broker.counters.traffic
     points: tuple[tuple[str, dict[int, Traffic]], ...] = (
-        ("client_to_proxy_request", counters.requests_in),
-        ("proxy_to_server_request", counters.requests_out),
-        ("server_to_proxy_response", counters.responses_in),
-        ("proxy_to_client_response", counters.responses_out),
+        ("client_to_proxy_request", traffic_counts.requests_in),
+        ("proxy_to_server_request", traffic_counts.requests_out),
+        ("server_to_proxy_response", traffic_counts.responses_in),
+        ("proxy_to_client_response", traffic_counts.responses_out),
     )
     for point, by_key in points:
         for api_key, traffic in list(by_key.items()):
@@ -260,14 +259,14 @@ def _limits(process: Process) -> Iterator[Sample]:
     sessions = broker.sessions.statistics()
     yield Sample("forebay_fetch_sessions_evicted_total", (), sessions.evicted)
     queues = (
-        ("connections", broker.counters.active_connections, limits.max_connections),
+        ("connections", broker.counters.clients.active_connections, limits.max_connections),
         ("handshakes", len(broker.handshakes), broker.handshakes.limit),
         (
             "admin_connections",
             process.admin.connections,
             broker.config.admin.max_connections + RESERVED,
         ),
-        ("parked_fetches", broker.counters.parked_fetches, limits.parked_fetches),
+        ("parked_fetches", broker.purgatory.parked, limits.parked_fetches),
         ("verify_samples", len(broker.verifier), QUEUE_SAMPLES + 1),
         ("topic_lookup", len(broker.topic_lookup), TOPICS_LIMIT),
         ("watched_partitions", broker.replica_fetcher.watched, limits.watched_partitions),

@@ -51,7 +51,7 @@ class Accounts:
         """Count the response to `fetch`: it has left, or never will (`delivered` is False)."""
         now = self._broker.now()
         if not delivered:
-            self._broker.counters.undelivered_partitions += len(outcomes)
+            self._broker.counters.fetch.lose(len(outcomes))
             self._count(((fetch, (), is_ours, now, waited_s),))
         elif self._departed is not None:
             self._departed.append((fetch, outcomes, is_ours, now, waited_s))
@@ -62,11 +62,11 @@ class Accounts:
         self, link: FetchLink, head: RequestHeader, received_at: float, delivered: bool
     ) -> None:
         """Count the response to a Fetch that Forebay did not decode, as one partition."""
-        counters = self._broker.counters
+        counts = self._broker.counters.fetch
         if not delivered:
-            counters.undelivered_partitions += 1
+            counts.lose(1)
             return
-        counters.fetch_partitions[UNREAD] += 1
+        counts.partitions[UNREAD] += 1
         if self.lines is not None:
             self.lines.put_unread(link, head.api_version, self._broker.now() - received_at)
 
@@ -83,22 +83,22 @@ class Accounts:
     def _count(self, departed: Sequence[Departed]) -> None:
         """Count responses. One that was not delivered has no outcomes: only its time is counted."""
         broker = self._broker
-        counters = broker.counters
+        counts = broker.counters.fetch
         for fetch, outcomes, is_ours, left_at, waited_s in departed:
             for verdict, alike in groupby(outcomes, VERDICT):
                 sizes = list(map(SIZE, alike))
-                counters.fetch_partitions[verdict] += len(sizes)
-                counters.fetch_bytes[verdict] += sum(sizes)
+                counts.partitions[verdict] += len(sizes)
+                counts.record_bytes[verdict] += sum(sizes)
             if broker.cache.observes:
-                counters.would_hit_bytes += sum(one.would_hit_bytes or 0 for one in outcomes)
+                counts.observe(sum(one.would_hit_bytes or 0 for one in outcomes))
             took_s = left_at - fetch.received_at
             if not is_ours:
-                counters.fetch_upstream_s.observe(took_s)
+                counts.upstream_s.observe(took_s)
             elif waited_s < 0:
-                counters.fetch_hit_s.observe(took_s)
+                counts.hit_s.observe(took_s)
             else:
-                counters.fetch_wait_s.observe(waited_s)
-                counters.fetch_hit_s.observe(took_s - waited_s)
+                counts.wait_s.observe(waited_s)
+                counts.hit_s.observe(took_s - waited_s)
             if broker.scheduler.quotas.active:
                 _charge(broker, fetch.link.client_id, outcomes)
         if self.lines is not None:

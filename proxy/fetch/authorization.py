@@ -141,7 +141,15 @@ class Authorization:
             if link.stores:
                 if answered.error_code in PROVES:
                     link.broker.topic_lookup.want(answered.topic, link)
-                link.broker.counters.upstream_fetch_bytes["client"] += answered.end - answered.start
+                link.broker.counters.upstream.fetch_bytes["client"] += answered.end - answered.start
+
+    def note_version(self, version: int) -> None:
+        """Note the version of the client's Fetches, in which its rights are asked for."""
+        self.version = version
+
+    def note_rack(self, has_rack: bool) -> None:
+        """Note whether the client names a rack: only its own Fetch shows a preferred replica."""
+        self.has_rack = has_rack
 
     def used(self, topic: str | bytes, partition: Partition, now: float) -> None:
         """Note that memory has served `topic`, so that its right is renewed before it ends."""
@@ -166,7 +174,7 @@ class Authorization:
         if not used:
             return
         self._renewing = True
-        self._link.broker.counters.authorization_renewals += 1
+        self._link.broker.counters.clients.renew()
         self._ask(used, self.version, now, self._renewed)
 
     def _renewed(self, _answered: bool) -> None:
@@ -180,7 +188,7 @@ class Authorization:
         `then` is called with True when the broker has answered, whatever the result, and with False
         if the connection is lost.
         """
-        self._link.broker.counters.authorization_proofs += 1
+        self._link.broker.counters.clients.prove()
         self._ask(topics, version, self._link.broker.now(), then)
 
     def _ask(
@@ -223,10 +231,10 @@ class Authorization:
         try:
             response: FetchResponse = fetch.scan_response(answer, version)
         except BadFrame:
-            counters.bad_frames += 1
+            counters.faults.count_bad_frame()
             return
         for answered in response.partitions:
-            counters.upstream_fetch_bytes[PURPOSE] += answered.end - answered.start
+            counters.upstream.fetch_bytes[PURPOSE] += answered.end - answered.start
             self.learn(answered.topic, answered.error_code, asked_at)
 
     def close(self) -> None:

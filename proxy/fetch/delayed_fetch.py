@@ -78,7 +78,6 @@ class DelayedFetch:
         "_parked_at",
         "_reads_timer",
         "_timer",
-        "_urgent",
         "_urgent_timer",
         "done",
         "held",
@@ -96,7 +95,6 @@ class DelayedFetch:
         self._timer: asyncio.TimerHandle | None = None
         self._urgent_timer: asyncio.TimerHandle | None = None
         self._reads_timer: asyncio.TimerHandle | None = None
-        self._urgent = False
         self._impatient = False
         self._leaving = False
         self._idle_partitions = idle_partitions
@@ -410,13 +408,11 @@ class DelayedFetch:
         """Treat partitions in transit as misses after `patience_s`, counted from the first such
         evaluation; None: cancel.
         """
-        if patience_s is not None and not self._urgent:
-            self._urgent = True
+        if patience_s is not None and self._urgent_timer is None:
             self._urgent_timer = asyncio.get_running_loop().call_later(patience_s, self._give_up)
-        elif patience_s is None and self._urgent:
-            self._urgent = False
-            if self._urgent_timer is not None:
-                self._urgent_timer.cancel()
+        elif patience_s is None and self._urgent_timer is not None:
+            self._urgent_timer.cancel()
+            self._urgent_timer = None
 
     def _evaluate_at(self, wait_end: float, now: float) -> None:
         """Evaluate again at `wait_end`, when readable bytes have waited long enough for miss

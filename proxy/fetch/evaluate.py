@@ -92,7 +92,7 @@ def evaluate(
     """Return the status of each partition for the client of `link`, in order. `now` is in seconds."""
     broker = link.broker
     cache, find_by_key = broker.cache, broker.partitions.find_by_key
-    broker.counters.looked_partitions += len(partitions)
+    broker.counters.fetch.looked_partitions += len(partitions)
     statuses: list[PartitionStatus] = []
     new = tuple.__new__  # half the time of the constructor, which is a Python function
     topic: str | bytes = b""

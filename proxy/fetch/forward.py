@@ -68,7 +68,9 @@ def forward_fetch(
     """
     link, head, request, partitions = record.link, record.head, record.request, record.partitions
     link.handlers.reads.drop_asked(partitions)
-    link.handlers.authorization.has_rack = bool(request.rack_id)
+    authorization, has_rack = link.handlers.authorization, bool(request.rack_id)
+    if authorization.has_rack != has_rack:
+        authorization.note_rack(has_rack)
     frame = _without_session(record, record.context, frame, max_wait_ms)
     scheduler, shared = link.broker.scheduler, link.broker.shared_reads
     shared_reads: list[SharedRead] = []
@@ -269,5 +271,5 @@ def _scan_answer(link: FetchLink, head: RequestHeader, answer: Frame) -> FetchRe
     try:
         return fetch.scan_response(answer, head.api_version)
     except BadFrame:
-        link.broker.counters.bad_frames += 1
+        link.broker.counters.faults.count_bad_frame()
         return None

@@ -51,7 +51,8 @@ def handle_fetch(link: FetchLink, frame: Frame) -> None:
     again = link.handlers.fetches.read_again(frame)
     head = header.peek_request(frame) if again is None else again[0]
     link.count_request(api.FETCH, len(frame))
-    link.client_id = head.client_id
+    if link.client_id != head.client_id:
+        link.name_client(head.client_id)
     request = _scan(link, head, frame) if again is None else again[1]
     if request is None:
         if link.stores:
@@ -64,15 +65,17 @@ def handle_fetch(link: FetchLink, frame: Frame) -> None:
             partial(link.broker.accounts.enter_unread, link, head, link.broker.now()),
         )
         return
-    version = link.handlers.authorization.version = head.api_version
+    version, authorization = head.api_version, link.handlers.authorization
+    if authorization.version != version:
+        authorization.note_version(version)
     replica_id, _, _, max_bytes, isolation_level, session_id, session_epoch, *_ = request
     if replica_id != CONSUMER or not link.stores:
         reason = FOLLOWER if replica_id != CONSUMER else DISABLED
         pass_fetch(link, head, request, frame, reason)
         return
     broker, now = link.broker, link.broker.now()
-    if max_bytes > broker.fetch_max_bytes:  # KafkaApis.handleFetchRequest
-        request = request._replace(max_bytes=broker.fetch_max_bytes)
+    if max_bytes > broker.node.fetch_max_bytes:  # KafkaApis.handleFetchRequest
+        request = request._replace(max_bytes=broker.node.fetch_max_bytes)
     context, idle_partitions = None, None
     if again is None or session_id != NO_SESSION or session_epoch != FINAL_EPOCH:
         context = open_fetch(broker.sessions, request, version, link.session_owner, now)
@@ -127,7 +130,7 @@ def _observe(record: FetchRecord, frame: Frame) -> None:
     """
     broker = record.link.broker
     statuses = evaluate_fetch(record.fetch, broker.now())
-    record.would_hit_bytes = [peek_would_hit(broker.cache, status) for status in statuses]
+    record.estimate([peek_would_hit(broker.cache, status) for status in statuses])
     for status in statuses:
         if status.partition is not None and status.state not in NEEDS_BROKER:
             broker.replica_fetcher.follow(

@@ -66,7 +66,9 @@ def pass_single_fetch(link: FetchLink, frame: Frame, scanned: list[int]) -> None
         names_end,
     ) = scanned
     is_null = frame[header.CLIENT_ID_START] > 0x7F
-    link.client_id = None if is_null else str(frame[CLIENT_ID_AT:client_id_end], "utf-8", "replace")
+    client_id = None if is_null else str(frame[CLIENT_ID_AT:client_id_end], "utf-8", "replace")
+    if link.client_id != client_id:
+        link.name_client(client_id)
     reason = DISABLED if replica_id == CONSUMER else FOLLOWER
     names = bytes(frame[names_start:names_end]) if asked else NO_NAMES
     passed = PassthroughFetch(link, frame, version, body_start, reason, asked, names=names)
@@ -100,7 +102,6 @@ class PassthroughFetch:
     """
 
     __slots__ = (
-        "_answer_bytes",
         "_body_start",
         "_entry",
         "_frame",
@@ -137,7 +138,6 @@ class PassthroughFetch:
         self._received_at = link.broker.now()
         link.replies.places.append(self)
         self._entry: Entry | None = None
-        self._answer_bytes = 0
         self._sizes: Sequence[int] = ()
         self.asked = asked
         self.names = names
@@ -181,7 +181,7 @@ class PassthroughFetch:
         that the session is over, so that its next Fetch creates another
         (FetchSessionHandler.handleResponse).
         """
-        self._link.broker.counters.fetch_refused += 1
+        self._link.broker.counters.fetch.refuse()
         fetch = self._build_fetch()
         (frame,) = build_response(
             self._version,
@@ -215,7 +215,6 @@ class PassthroughFetch:
         has_room = link.broker.responses.has_room(frame_bytes)
         if not may_pass(source, link.framed, end - len(head), frame_bytes - end, has_room):
             return None
-        self._answer_bytes = frame_bytes
         return SpliceTransfer(
             source,
             link.framed,
@@ -223,15 +222,16 @@ class PassthroughFetch:
             head,
             frame_bytes,
             frame_bytes - end,
-            self._ended,
+            partial(self._ended, frame_bytes),
         )
 
-    def _ended(self, last: bytes) -> None:
-        """Finish the splice: `last` has the frame's last bytes; all bytes before them are on their
-        way to the client.
+    def _ended(self, frame_bytes: int, last: bytes) -> None:
+        """Finish the splice of a frame of `frame_bytes`: `last` has its last bytes; all bytes before
+        them are on their way to the client.
         """
         link = self._link
-        link.broker.counters.responses_out[api.FETCH].size_bytes += self._answer_bytes - len(last)
+        traffic = link.broker.counters.traffic.responses_out[api.FETCH]
+        traffic.add(0, frame_bytes - len(last))
         if self._entry is not None:
             link.broker.scheduler.answered(self._entry)
         link.answer_whole(api.FETCH, self, last, len(last), len(self._frame), self._left)
@@ -242,7 +242,7 @@ class PassthroughFetch:
         """
         link = self._link
         if answer is None:
-            link.broker.counters.undelivered_partitions += self.asked
+            link.broker.counters.fetch.lose(self.asked)
             return
         if self._entry is not None:
             link.broker.scheduler.answered(self._entry)
@@ -289,7 +289,7 @@ class PassthroughFetch:
         try:
             response = fetch.scan_response(answer, self._version)
         except BadFrame:
-            self._link.broker.counters.bad_frames += 1
+            self._link.broker.counters.faults.count_bad_frame()
             self._sizes = (0,) * self.asked
         else:
             self._note_sizes(response)
@@ -317,12 +317,12 @@ class PassthroughFetch:
             ]
             broker.accounts.enter(self._build_fetch(), outcomes, False, delivered)
             return
-        counters = broker.counters
+        counts = broker.counters.fetch
         if self._sizes:
             verdict = PASS, self._reason
-            counters.fetch_partitions[verdict] += self.asked
-            counters.fetch_bytes[verdict] += sum(self._sizes)
-        counters.fetch_upstream_s.observe(broker.now() - self._received_at)
+            counts.partitions[verdict] += self.asked
+            counts.record_bytes[verdict] += sum(self._sizes)
+        counts.upstream_s.observe(broker.now() - self._received_at)
 
     def _build_statuses(self) -> list[PartitionStatus]:
         """Return a PASS status for each partition; memory was not asked."""

@@ -11,7 +11,6 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from proxy.accounting.counters import Counters
     from proxy.net.client_connection import AnyLink
     from proxy.net.response_order import Place
     from proxy.partitions.table import Partition
@@ -56,20 +55,20 @@ class Idle(Protocol):
 
 
 class Purgatory:
-    """All delayed Fetches of the process, at most `limit` at a time."""
+    """All delayed Fetches of the process, `parked` of them, at most `limit` at a time."""
 
-    def __init__(self, counters: Counters, limit: int) -> None:
-        self._counters = counters
+    def __init__(self, limit: int) -> None:
+        self.parked = 0
         self._limit = limit
         self._waiting: dict[AnyLink, dict[Delayed, None]] = defaultdict(dict)
         self._idle_partitions: dict[AnyLink, dict[Idle, None]] = defaultdict(dict)
 
     def park(self, link: AnyLink, fetch: Delayed) -> bool:
         """Add a delayed Fetch. Return False, and do nothing, if the limit is reached."""
-        if self._counters.parked_fetches >= self._limit:
+        if self.parked >= self._limit:
             return False
         self._waiting[link][fetch] = None
-        self._counters.parked_fetches += 1
+        self.parked += 1
         return True
 
     def unpark(self, link: AnyLink, fetch: Delayed) -> None:
@@ -77,7 +76,7 @@ class Purgatory:
         waiting = self._waiting.get(link)
         if waiting is None or waiting.pop(fetch, fetch) is fetch:
             return
-        self._counters.parked_fetches -= 1
+        self.parked -= 1
         if not waiting:
             del self._waiting[link]
 

@@ -58,6 +58,10 @@ class FetchRecord:
         """All partitions that the Fetch asks for, including those that its session remembers."""
         return self.fetch.partitions
 
+    def estimate(self, would_hit_bytes: list[int]) -> None:
+        """Note how many record bytes of each partition memory would have served."""
+        self.would_hit_bytes = would_hit_bytes
+
     def refused(self, outcomes: Sequence[PartitionOutcome], frame: Frame) -> None:
         """Send Forebay's own response without records: an error, or a pause."""
         fetch, waited_s = self.fetch, self.waited_s
@@ -107,7 +111,7 @@ class FetchRecord:
 
     def abandoned(self) -> None:
         """Count partitions that got no response, because the client or the broker disconnected."""
-        self.link.broker.counters.undelivered_partitions += len(self.partitions)
+        self.link.broker.counters.fetch.lose(len(self.partitions))
 
 
 def plan_verdicts(statuses: Sequence[PartitionStatus]) -> list[tuple[str, str]]:

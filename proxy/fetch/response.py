@@ -94,6 +94,10 @@ class _Budget:
     began: bool = False
     taken: tuple[Read, ...] = ()
 
+    def use(self, read: Read) -> None:
+        """Note that the records of `read` are in the response."""
+        self.taken += (read,)
+
     def take(self, size_bytes: int, most: int = 0) -> None:
         """Subtract the bytes of one partition: `size_bytes` given, or `most` if a broker would fill
         that with a part of a batch.
@@ -210,7 +214,7 @@ def _add_stored(
 def _plan_layout(fetch: ClientFetch, keys: list[PartitionKey]) -> ResponseLayout:
     """Return the layout of a response, and keep it for the connection's next one."""
     layout = plan_layout(fetch.head.api_version, keys)
-    fetch.link.handlers.fetches.layout = layout if len(keys) <= KEPT_PARTITIONS else None
+    fetch.link.handlers.fetches.keep_layout(layout if len(keys) <= KEPT_PARTITIONS else None)
     return layout
 
 
@@ -323,8 +327,8 @@ def _left(
     fetch: ClientFetch, sent_bytes: int, left: Callable[[bool], None], delivered: bool
 ) -> None:
     """Count a response of which `sent_bytes` have left before the rest."""
-    if delivered:
-        fetch.link.broker.counters.responses_out[api.FETCH].size_bytes += sent_bytes
+    if delivered and sent_bytes:
+        fetch.link.broker.counters.traffic.responses_out[api.FETCH].add(0, sent_bytes)
     left(delivered)
 
 
@@ -338,8 +342,8 @@ def _from_miss_fetch(
     if read is not None and _is_due(read, budget):
         answer = _from_read(read, status, budget)
         if read.is_shared:
-            fetch.link.broker.counters.shared_read_bytes += answer.records_bytes
-        budget.taken += (read,)
+            fetch.link.broker.shared_reads.count_bytes(answer.records_bytes)
+        budget.use(read)
         outcome = PartitionOutcome(
             status, answer.records_bytes, status.state.value, status.reason, read.delay_s
         )
@@ -382,7 +386,7 @@ def refuse_fetch(
     `pause_s` is the wanted pause in seconds. The throttle time is between PAUSE_MS and
     LONGEST_PAUSE_MS.
     """
-    record.link.broker.counters.fetch_refused += 1
+    record.link.broker.counters.fetch.refuse()
     pause_ms = round(min(max(pause_s * 1000, PAUSE_MS), LONGEST_PAUSE_MS))
     planned = PlannedResponse[FetchAnswer](ErrorCode.NONE, NO_SESSION, [])
     if record.context is not None:

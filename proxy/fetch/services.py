@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from proxy.net.client_connection import ClientConnection
     from proxy.net.own_connections import OwnConnections
     from proxy.partitions.readable import PartitionOutcome
+    from proxy.replica_fetcher.broker_settings import Node
     from proxy.replica_fetcher.fetcher import ReplicaFetcher
     from proxy.replica_fetcher.verifier import Verifier
 
@@ -92,8 +93,8 @@ class FetchServices(MissServices, AuthorizationServices, Protocol):
         """The count and log of responses."""
 
     @property
-    def fetch_max_bytes(self) -> int:
-        """`fetch.max.bytes` of the broker."""
+    def node(self) -> Node:
+        """What the broker says of itself."""
 
     @property
     def answer_bytes(self) -> int:

@@ -280,6 +280,14 @@ class BrokerConnection:
         if self._transport is not None:
             self._transport.release_reading(why)
 
+    def begin_taking(self) -> None:
+        """Send nothing else until `end_taking`: a spliced request is on its way."""
+        self.is_taking = True
+
+    def end_taking(self) -> None:
+        """Undo `begin_taking`: the last bytes of the request follow."""
+        self.is_taking = False
+
     async def call(self, frame: Sendable, correlation_id: int) -> Frame:
         """Send one of Forebay's own requests and wait for its response frame. Raises
         ConnectionError if the connection is lost or closed first.
@@ -297,7 +305,7 @@ class BrokerConnection:
         except (OSError, TimeoutError) as error:
             if self._transport is framed:
                 self._transport = None
-                self._counters.upstream_connect_errors += 1
+                self._counters.upstream.fail()
                 address = f"{self._dial.host}:{self._dial.port}"
                 self._lose(f"cannot reach the broker at {address}: {error or type(error).__name__}")
 
@@ -326,7 +334,7 @@ class BrokerConnection:
         try:
             on_answer(frame)
         except Exception:  # the client's place for this response would stay empty for good
-            self._counters.internal_errors += 1
+            self._counters.faults.count_error()
             log.exception("an answer of the broker's could not be handled")
             self._lose("an answer could not be handled")
 
@@ -369,7 +377,7 @@ class BrokerConnection:
             self._lose("the broker closed the connection" + (f": {exc}" if exc else ""))
         else:
             self.reopened += 1
-            self._counters.upstream_reopened += 1
+            self._counters.upstream.reopen()
 
     def _lose(self, reason: str) -> None:
         """End the connection with a reason, once: `on_answer(None)` for all unanswered requests,

@@ -38,6 +38,39 @@ SILENCE_S = 15.0
 """Half of the time that clients give a request (request.timeout.ms: 30 s)."""
 
 
+class _Authentication:
+    """What a client has sent to authenticate, to be repeated on its catch-up connection.
+
+    `frames`: SaslHandshake, SaslAuthenticate and the latter's version; None before the broker has
+    accepted them. `is_repeatable`: False after a mechanism whose exchange is of one connection.
+    """
+
+    __slots__ = ("_handshake", "frames", "is_repeatable")
+
+    def __init__(self) -> None:
+        self._handshake: Frame | None = None
+        self.frames: tuple[Frame, Frame, int] | None = None
+        self.is_repeatable = True
+
+    def begin(self, frame: Frame, mechanism: str) -> None:
+        """Note the client's SaslHandshake `frame`."""
+        self._handshake = bytes(frame)
+        self.is_repeatable = mechanism in REPEATABLE
+
+    def accept(self, frame: Frame, version: int) -> bool:
+        """Note a SaslAuthenticate of `version` that the broker has accepted. Return False if it
+        cannot be repeated.
+        """
+        if not self.is_repeatable or self._handshake is None:
+            return False
+        self.frames = (self._handshake, bytes(frame), version)
+        return True
+
+    def forget(self) -> None:
+        """Drop the frames: the client is gone."""
+        self._handshake = self.frames = None
+
+
 class CatchUpConnection:
     """The second connection of a client, opened at the first `send`. `dial` None: there never is
     one.
@@ -47,8 +80,6 @@ class CatchUpConnection:
         "_authentication",
         "_broker",
         "_dial",
-        "_handshake",
-        "_is_unrepeatable",
         "_link",
         "_pause_s",
         "_paused_until",
@@ -61,10 +92,8 @@ class CatchUpConnection:
         self._broker = broker
         self._dial = dial
         self._link: BrokerConnection | None = None
-        self._handshake: Frame | None = None
-        self._authentication: tuple[Frame, Frame, int] | None = None
+        self._authentication = _Authentication()
         self._unanswered = 0
-        self._is_unrepeatable = False
         self._pause_s = PAUSE_S
         self._paused_until = float("-inf")
         self._pending_bytes = 0
@@ -77,7 +106,7 @@ class CatchUpConnection:
         """
         return (
             self._dial is not None
-            and not self._is_unrepeatable
+            and self._authentication.is_repeatable
             and self._broker.now() >= self._paused_until
         )
 
@@ -117,7 +146,7 @@ class CatchUpConnection:
         """
         if self._link is None:
             self._link = self._open()
-        self._broker.counters.catch_up_requests += 1
+        self._broker.counters.upstream.catch_up()
         self._unanswered += 1
 
         def answered(answer: Frame | None) -> None:
@@ -146,7 +175,7 @@ class CatchUpConnection:
         link = BrokerConnection(
             self._dial, broker.responses, broker.counters, self._lost, is_clients=True
         )
-        if self._authentication is not None:
+        if self._authentication.frames is not None:
             self._repeat_authentication(link, lambda: None)
         return link
 
@@ -154,28 +183,27 @@ class CatchUpConnection:
 
     def saw_handshake(self, frame: Frame, mechanism: str) -> None:
         """Note the SaslHandshake `frame` that the client has sent on its first connection."""
-        self._handshake = bytes(frame)
-        self._is_unrepeatable = mechanism not in REPEATABLE
+        self._authentication.begin(frame, mechanism)
 
     def saw_accepted(self, frame: Frame, version: int, done: Callable[[], None]) -> None:
         """Note `frame`, a SaslAuthenticate of `version` that the broker has accepted. `done` runs
         once the broker has answered the repetition here, or at once if nothing is to be repeated.
         """
-        if self._dial is None or self._is_unrepeatable or self._handshake is None:
-            done()
-            return
-        self._authentication = (self._handshake, bytes(frame), version)
-        if self._link is None:
-            done()
-        else:
+        if (
+            self._dial is not None
+            and self._authentication.accept(frame, version)
+            and self._link is not None
+        ):
             self._repeat_authentication(self._link, done)
+        else:
+            done()
 
     def _repeat_authentication(self, link: BrokerConnection, done: Callable[[], None]) -> None:
         """Repeat the client's authentication on `link`. `done` runs in any case. A refusal ends the
         catch-up connection and nothing else.
         """
-        assert self._authentication is not None
-        handshake, token, version = self._authentication
+        assert self._authentication.frames is not None
+        handshake, token, version = self._authentication.frames
         link.authenticate()
         self._send_timed(link, handshake, _correlation_id(handshake), lambda _answer: None)
 
@@ -216,7 +244,7 @@ class CatchUpConnection:
             return
         self._unanswered = 0
         self._paused_until = self._broker.now() + self._pause_s
-        self._broker.counters.catch_up_losses += 1
+        self._broker.counters.upstream.lose_catch_up()
         log.log(
             logging.WARNING if self._pause_s == PAUSE_S else logging.INFO,
             "a client's second link is gone, its first one carries on, and this one again after a pause",
@@ -229,7 +257,7 @@ class CatchUpConnection:
         """End the connection for good; its client is gone."""
         link, self._link = self._link, None
         self._dial = None
-        self._authentication = self._handshake = None
+        self._authentication.forget()
         if link is not None:
             link.close()
 

@@ -139,13 +139,12 @@ class ClientConnection(Generic[Services, Kept]):
 
     def _on_made(self) -> None:
         self._open = True
-        self._counters.connections += 1
-        self._counters.active_connections += 1
+        self._counters.clients.open()
         self.listener.opened(self)
 
     def count_request(self, api_key: int, size_bytes: int) -> None:
         """Charge a whole request until `request_done`; pauses the client at the budget's limit."""
-        traffic = self._counters.requests_in[api_key]
+        traffic = self._counters.traffic.requests_in[api_key]
         traffic.frames += 1
         traffic.size_bytes += size_bytes
         self.request_bytes += size_bytes
@@ -168,7 +167,7 @@ class ClientConnection(Generic[Services, Kept]):
         """Call if the broker wants SASL: no honest client sends larger frames before it has authenticated."""
         if not self.is_signed_in:
             framer = self.framed.framer
-            framer.max_frame_bytes = min(framer.max_frame_bytes, UNSIGNED_FRAME_BYTES)
+            framer.limit_frames(min(framer.max_frame_bytes, UNSIGNED_FRAME_BYTES))
 
     def begin_sasl(self, rounds: int) -> None:
         """Note that the client authenticates: it has done so after `rounds` responses without error."""
@@ -184,7 +183,7 @@ class ClientConnection(Generic[Services, Kept]):
         if self.sasl_rounds <= 0:
             self.is_signed_in = True
             self.listener.saw_sasl()
-            self.framed.framer.max_frame_bytes = self._limits.max_request_frame_bytes
+            self.framed.framer.limit_frames(self._limits.max_request_frame_bytes)
 
     def _materialize(self) -> None:
         """Call before any event but the pipeline's next response: makes normal requests of it."""
@@ -232,6 +231,12 @@ class ClientConnection(Generic[Services, Kept]):
         """Note the client id of a request."""
         self.client_id = client_id
 
+    def note_answered(self, ordinal: int) -> None:
+        """Note that Produce number `ordinal` of the connection is answered: a Fetch behind it may be
+        answered empty.
+        """
+        self.answered_ordinal = max(self.answered_ordinal, ordinal)
+
     def carry(self, pipeline: PipelinedRequests) -> None:
         """Attach the pipeline of Produces, whose `try_forward` sees each request frame first."""
         self.pipeline = pipeline
@@ -252,7 +257,7 @@ class ClientConnection(Generic[Services, Kept]):
 
     def on_bad(self, error: BadFrame) -> None:
         """Close a client that has sent an unreadable frame."""
-        self._counters.bad_frames += 1
+        self._counters.faults.count_bad_frame()
         self.close(
             "bad_frame", "closing a client that sent a frame that cannot be read", f"{error}"
         )
@@ -313,8 +318,8 @@ class ClientConnection(Generic[Services, Kept]):
         on_begun: Begin | None = None,
     ) -> None:
         """`forward` without a decoded header. `on_begun`: see `BrokerConnection.send`."""
-        counters, size_bytes = self._counters, len(frame)
-        traffic = counters.requests_out[api_key]
+        counts, size_bytes = self._counters.traffic, len(frame)
+        traffic = counts.requests_out[api_key]
         traffic.frames += 1
         traffic.size_bytes += size_bytes
         if on_answer is None:
@@ -322,7 +327,7 @@ class ClientConnection(Generic[Services, Kept]):
                 frame, correlation_id, None, lambda _sent: self.request_done(size_bytes)
             )
         else:
-            arrived = counters.responses_in[api_key]
+            arrived = counts.responses_in[api_key]
             waits = self.upstream.send(
                 frame, correlation_id, on_answer, arrived=arrived, on_begun=on_begun
             )
@@ -381,7 +386,7 @@ class ClientConnection(Generic[Services, Kept]):
         line.popleft()
         outgoing = self.framed.send_piece(frame, size_bytes)
         if outgoing is None:
-            traffic = self._counters.responses_out[api_key]
+            traffic = self._counters.traffic.responses_out[api_key]
             traffic.frames += 1
             traffic.size_bytes += size_bytes
             if on_sent is not None:
@@ -412,7 +417,7 @@ class ClientConnection(Generic[Services, Kept]):
             requests.sub(0)
         if place is not None:
             self.replies.places.popleft()
-        traffic = self._counters.responses_out[api_key]
+        traffic = self._counters.traffic.responses_out[api_key]
         traffic.frames += 1
         traffic.size_bytes += size_bytes
 
@@ -448,7 +453,8 @@ class ClientConnection(Generic[Services, Kept]):
 
         def ended(last: bytes) -> None:
             on_end()
-            self._counters.responses_out[head.api_key].size_bytes += frame_bytes - len(last)
+            traffic = self._counters.traffic.responses_out[head.api_key]
+            traffic.add(0, frame_bytes - len(last))
             self.answer(head, reply, (last,), request_bytes, on_sent, held_bytes=len(last))
 
         self.sent_count += 1
@@ -477,7 +483,7 @@ class ClientConnection(Generic[Services, Kept]):
             if not self._response_bytes and self.upstream.is_connected:
                 self.broker.responses.let_one(self.upstream.framed)
         if delivered:
-            traffic = self._counters.responses_out[api_key]
+            traffic = self._counters.traffic.responses_out[api_key]
             traffic.frames += 1
             traffic.size_bytes += size_bytes
         if on_sent:
@@ -591,11 +597,7 @@ class ClientConnection(Generic[Services, Kept]):
             return
         self._materialize()
         self._open = False
-        self._counters.active_connections -= 1
-        if blame and cause not in BOUNDS:
-            self._counters.connection_errors += 1
-        else:
-            self._counters.disconnects[cause] += 1
+        self._counters.clients.close(cause, is_error=bool(blame) and cause not in BOUNDS)
         if blame:
             log.warning(blame, extra=self._fields(reason))  # the same text for all: a cause
         self.handlers.close()

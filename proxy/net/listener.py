@@ -125,7 +125,7 @@ class Listener(Generic[Services, Kept]):
         """
         broker = self.broker
         if (
-            broker.counters.active_connections + len(broker.handshakes)
+            broker.counters.clients.active_connections + len(broker.handshakes)
             > broker.config.limits.max_connections
         ):
             link.close("too_many_connections", "closing a client at limits.maxConnections")

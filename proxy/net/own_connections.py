@@ -42,6 +42,46 @@ HEARTBEATS = 5
 """Number of heartbeats (ApiVersions requests) within `limits.upstreamTimeout`."""
 
 
+class _Heartbeat:
+    """How long the broker has owed a response to Forebay's own requests, and the heartbeat that asks
+    for one.
+    """
+
+    __slots__ = ("_is_pending", "_sent_at", "_silent_since")
+
+    def __init__(self) -> None:
+        self._silent_since: float | None = None
+        self._is_pending = False
+        self._sent_at = float("-inf")
+
+    def silent_s(self, now: float) -> float:
+        """Seconds for which the broker has owed a response; 0 while it owes none."""
+        return 0.0 if self._silent_since is None else now - self._silent_since
+
+    def expect(self, now: float) -> None:
+        """Note that the broker owes a response from `now` on (seconds), if it did not before."""
+        if self._silent_since is None:
+            self._silent_since = now
+
+    def is_due(self, now: float, period_s: float) -> bool:
+        """True if no heartbeat is unanswered, and the last was sent `period_s` ago."""
+        return not self._is_pending and now - self._sent_at >= period_s
+
+    def send(self, now: float) -> None:
+        """Note that a heartbeat is sent."""
+        self._is_pending, self._sent_at = True, now
+        self.expect(now)
+
+    def end(self) -> None:
+        """Note that the heartbeat is answered, or its connection is lost."""
+        self._is_pending = False
+
+    def answered(self, now: float) -> float:
+        """Note that the broker answers. Return the seconds for which it had not."""
+        silent_s, self._silent_since = self.silent_s(now), None
+        return silent_s
+
+
 class OwnConnections:
     """Forebay's own connections by name, all to the broker behind one listener.
 
@@ -58,9 +98,7 @@ class OwnConnections:
         self.usable = False
         self.reachable = False
         self.refusal = ""
-        self._silent_since: float | None = None
-        self._heartbeat_pending = False
-        self._heartbeat_at = float("-inf")
+        self._heartbeat = _Heartbeat()
 
     @property
     def connected(self) -> int:
@@ -71,7 +109,7 @@ class OwnConnections:
         """Seconds for which the broker has owed a response, or could not be reached; 0 while it
         owes none.
         """
-        return 0.0 if self._silent_since is None else now - self._silent_since
+        return self._heartbeat.silent_s(now)
 
     def tick(self, now: float) -> None:
         """Timed: send a heartbeat, and give the broker up if it has owed a response for
@@ -83,19 +121,18 @@ class OwnConnections:
             return  # being opened, which asks the broker, too
         if self.silent_s(now) >= timeout_s:
             self._give_up(f"it has not answered for {timeout_s:g} s")
-        elif not self._heartbeat_pending and now - self._heartbeat_at >= timeout_s / HEARTBEATS:
-            self._heartbeat_pending, self._heartbeat_at = True, now
-            self._silent_since = now if self._silent_since is None else self._silent_since
+        elif self._heartbeat.is_due(now, timeout_s / HEARTBEATS):
+            self._heartbeat.send(now)
             connection.send(self._build_hello(), 0, self._on_heartbeat)
 
     def _on_heartbeat(self, answer: Frame | None) -> None:
-        self._heartbeat_pending = False
+        self._heartbeat.end()
         if answer is not None:
             self._note_answer()
 
     def _note_answer(self) -> None:
         """Note that the broker answers."""
-        silent_s, self._silent_since = self.silent_s(self._broker.now()), None
+        silent_s = self._heartbeat.answered(self._broker.now())
         if not self.reachable and self.refusal:
             log.info(
                 "the broker at %s answers again after %.1f s", self._listener.upstream, silent_s
@@ -148,8 +185,7 @@ class OwnConnections:
                 self._broker.counters,
                 lambda why: self._lost(name, why),
             )
-            if self._silent_since is None:
-                self._silent_since = self._broker.now()
+            self._heartbeat.expect(self._broker.now())
             try:
                 async with asyncio.timeout(self._broker.config.limits.connect_timeout_s):
                     await self._prepare(connection)

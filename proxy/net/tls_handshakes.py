@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
-    from proxy.accounting.counters import Counters
+    from proxy.accounting.counters import ClientCounts
 
 log = logging.getLogger("forebay.listener")
 
@@ -46,8 +46,8 @@ class Handshake(asyncio.Protocol):
 class Handshakes:
     """The handshakes under way, of all listeners of the process; `len` is their number."""
 
-    def __init__(self, counters: Counters, max_connections: int) -> None:
-        self._counters = counters
+    def __init__(self, counts: ClientCounts, max_connections: int) -> None:
+        self._counts = counts
         self._max_connections = max_connections
         self.limit = max(1, max_connections // SHARE)
         self._under_way: dict[asyncio.Task[None], None] = {}
@@ -58,7 +58,7 @@ class Handshakes:
     @property
     def is_full(self) -> bool:
         """Whether `max_connections` are open, handshakes included."""
-        return self._counters.active_connections + len(self) >= self._max_connections
+        return self._counts.active_connections + len(self) >= self._max_connections
 
     def begin(
         self,
@@ -111,8 +111,7 @@ class Handshakes:
             log.error("a handshake failed", exc_info=error)
 
     def _end(self, cause: str) -> None:
-        self._counters.connections += 1
-        self._counters.disconnects[cause] += 1
+        self._counts.reject(cause)
 
     def close(self) -> None:
         """End all handshakes under way."""

@@ -44,6 +44,13 @@ class TopicQueries(Protocol):
         """Learn its name, id and leaders, soon."""
 
 
+class NodeIdentity(Protocol):
+    """Which node the broker is."""
+
+    def is_this(self, node_id: int) -> bool:
+        """Return True if that node is the broker behind this process."""
+
+
 class PartitionServices(Protocol):
     """Handed to what stores records and updates leader states."""
 
@@ -86,8 +93,9 @@ class PartitionServices(Protocol):
     def attempt(self, action: Callable[[], object], doing: str) -> None:
         """Run `action`; log and count its error."""
 
-    def is_this(self, node_id: int) -> bool:
-        """Whether that node is the broker behind this process."""
+    @property
+    def node(self) -> NodeIdentity:
+        """Which node the broker is."""
 
     def invalidate(self, partition: Partition, from_offset: int, reason: str) -> None:
         """Drop what is stored of it at or above the offset."""

@@ -135,14 +135,15 @@ def admit_response(
         else:
             others.append((one, said))
     ends = broker.cache.append(frame, placed) if placed else ()
+    judged, stored = broker.counters.produce.batches, broker.counters.stored.batches
     for (one, said), run_end in zip(as_sent, ends, strict=True):
         if run_end < 0:
             others.append((one, said))
             continue
         partition, base_offset = one.partition, said.base_offset
         following = base_offset + one.row.last_delta + 1
-        broker.counters.produce_batches["store"] += 1
-        broker.counters.admitted_batches["produce"] += 1
+        judged["store"] += 1
+        stored["produce"] += 1
         if broker.stored_runs is not None:
             size_bytes = one.row.end - one.row.start
             broker.stored_runs.add(partition, base_offset, following, size_bytes, "produce")
@@ -276,9 +277,9 @@ def admit_produced(
     _find_surprise(broker, forwarded, said)
     judged = judge_produced(forwarded, base_offset)
     if judged == NOT_STORED:
-        broker.counters.produce_batches[explain_not_stored(forwarded, base_offset)] += 1
+        broker.counters.produce.batches[explain_not_stored(forwarded, base_offset)] += 1
         return False
-    broker.counters.produce_batches["sample" if judged == SAMPLED else "store"] += 1
+    broker.counters.produce.batches["sample" if judged == SAMPLED else "store"] += 1
     stamped, start = _stamp(partition, forwarded, said, frame)
     end = start + row.end - row.start
     codec = row.attributes & CODEC_MASK
@@ -436,7 +437,7 @@ def _note_inserted(
 ) -> None:
     if not inserted.stored_bytes:
         return
-    broker.counters.admitted_batches[source] += 1
+    broker.counters.stored.batches[source] += 1
     if broker.stored_runs is not None:
         first, following = inserted.first_offset, inserted.next_offset
         broker.stored_runs.add(partition, first, following, inserted.stored_bytes, source)

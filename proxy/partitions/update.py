@@ -80,9 +80,11 @@ def learn_response(
     those whose waiters must evaluate them again.
     """
     confirmed, changed = [], []
-    broker.counters.watch_answered_partitions += len(response.partitions)
+    counters = broker.counters
+    counters.watch.answered_partitions += len(response.partitions)
+    fetch_bytes = counters.upstream.fetch_bytes
     for answered in response.partitions:
-        broker.counters.upstream_fetch_bytes[source] += answered.end - answered.start
+        fetch_bytes[source] += answered.end - answered.start
         topic = broker.topics.find(answered.topic)
         partition = broker.partitions.find(topic, answered.partition) if topic is not None else None
         asking = asked.get(partition) if partition is not None else None
@@ -191,7 +193,7 @@ def learn_error(
         partition.topic.leaders[partition.index] = NO_LEADER
     if answered.current_leader is not None:
         leader_id, leader_epoch = answered.current_leader
-        leader_state.suggest(leader_epoch, broker.is_this(leader_id))
+        leader_state.suggest(leader_epoch, broker.node.is_this(leader_id))
     leader_state.revoke()
     _back_off(broker, partition, asking.current_leader_epoch)
     broker.topic_lookup.ask(partition.topic.id)

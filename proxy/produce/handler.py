@@ -47,7 +47,10 @@ def handle_produce(link: ProduceLink, frame: Frame, most: int) -> bool:
     head, rows = scanned
     routes, raw = broker.routes, bytes(frame[ROUTE_START : head.body_start])
     client_id = routes.clients.get(raw, UNKNOWN)
-    link.client_id = routes.find_client(frame, raw) if client_id is UNKNOWN else client_id
+    if client_id is UNKNOWN:
+        client_id = routes.find_client(frame, raw)
+    if link.client_id != client_id:
+        link.name_client(client_id)
     link.count_request(api.PRODUCE, size_bytes)
     try:
         targets = routes.find(link, frame, head.version, rows)
@@ -85,7 +88,7 @@ def _handle_unread(link: ProduceLink, frame: Frame) -> None:
     """
     head = header.peek_request(frame)
     link.count_request(api.PRODUCE, len(frame))
-    link.client_id = head.client_id
+    link.name_client(head.client_id)
     if api.APIS[api.PRODUCE].decodes(head.api_version):
         is_left_unread(link, head, frame)
     _relay_unread(link, frame)

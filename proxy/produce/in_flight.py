@@ -143,6 +143,14 @@ class InFlightProduce:
         self.link.replies.places.append(self)
         self.link.upstream.expect(self.head.correlation_id, self.on_answer)
 
+    def start(self, now: float) -> None:
+        """Note that the broker works on it from `now` on (seconds)."""
+        self.started_at = now
+
+    def report(self, sent: Sent) -> None:
+        """Note that the health check knows the request, as `sent`."""
+        self.sent = sent
+
     # -- to the broker -----------------------------------------------------------------------------
 
     def forward(
@@ -158,7 +166,7 @@ class InFlightProduce:
             targets = [one for one, is_kept in zip(targets, keep, strict=True) if is_kept]
         if link.stores:
             self.forwarded = store.note_forwarded(rows, targets)
-        traffic = link.broker.counters.requests_out[api.PRODUCE]
+        traffic = link.broker.counters.traffic.requests_out[api.PRODUCE]
         traffic.frames += 1
         traffic.size_bytes += size_bytes
         waits = link.upstream.send(frame, self.head.correlation_id, self.on_answer)
@@ -198,14 +206,14 @@ class InFlightProduce:
             return
         link, broker = self.link, self.link.broker
         now, size_bytes, counters = broker.now(), len(answer), broker.counters
-        traffic = counters.responses_in[api.PRODUCE]
+        traffic = counters.traffic.responses_in[api.PRODUCE]
         traffic.frames += 1
         traffic.size_bytes += size_bytes
         if self.ticket is not None:
             broker.scheduler.answered(self, now)
         elif self.waited is not None:
             broker.scheduler.answered(self.waited, now)
-        counters.produce_s.observe(now - self.since_s)
+        counters.produce.took_s.observe(now - self.since_s)
         if self.cut is None:
             link.answer_whole(api.PRODUCE, self, answer, size_bytes, self.size_bytes)
         else:

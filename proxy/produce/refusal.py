@@ -77,7 +77,7 @@ def dispatch(request: InFlightProduce, entry: Entry) -> None:
     if plan.refuses and not plan.must_wait:
         head, keep = request.head, [verdict is PASS for verdict in plan.verdicts]
         frame = b"".join(cut_request(request.frame, head.version, head.body_start, keep))
-        entry.watched = _find_kept(request, plan)
+        entry.watch(_find_kept(request, plan))
         request.begin(entry)
         request.forward(frame, len(frame), (plan, keep))
     else:
@@ -123,7 +123,7 @@ def _refuse(request: InFlightProduce, plan: Plan) -> None:
     head = request.head
     _answer(request, plan, build_refusal(head.version, head.correlation_id, refused))
     link = request.link
-    link.answered_ordinal = max(link.answered_ordinal, request.ordinal)
+    link.note_answered(request.ordinal)
 
 
 def _answer(request: InFlightProduce, plan: Plan, frame: Frame) -> None:
@@ -137,7 +137,7 @@ def _answer(request: InFlightProduce, plan: Plan, frame: Frame) -> None:
 def _apply(request: InFlightProduce, plan: Plan) -> None:
     link = request.link
     link.refused.apply(_list_batches(request), plan, request.ordinal, link.broker.now())
-    link.broker.counters.produce_refused += plan.verdicts.count(REFUSE)
+    link.broker.counters.produce.refuse(plan.verdicts.count(REFUSE))
 
 
 def _list_refused(request: InFlightProduce, plan: Plan) -> list[Refused]:

@@ -66,8 +66,8 @@ class PipelineCounts:
         native = self.native
         for name in HOPS:
             counted = getattr(native, name)
-            getattr(counters, name)[api.PRODUCE].add(counted.frames, counted.size_bytes)
+            getattr(counters.traffic, name)[api.PRODUCE].add(counted.frames, counted.size_bytes)
             setattr(native, name, (0, 0))
-        counters.produce_s.add(list(native.took), native.took_s[0])
+        counters.produce.took_s.add(list(native.took), native.took_s[0])
         native.took = [0] * len(native.took)
         native.took_s[0] = 0.0

@@ -46,7 +46,7 @@ def _begin(link: ProduceLink, begun: bytes, frame_bytes: int) -> SpliceTransfer 
         return None
     if link.pipeline is not None:
         link.pipeline.materialize()
-    upstream.is_taking = True
+    upstream.begin_taking()
     ended = partial(_ended, link, header.peek_request(begun), frame_bytes)
     return SpliceTransfer(
         link.framed,
@@ -63,18 +63,16 @@ def _ended(link: ProduceLink, head: header.RequestHeader, frame_bytes: int, last
     """Finish a spliced request: its last bytes are here, and all bytes before are on their way to
     the broker.
     """
-    counters = link.broker.counters
-    link.client_id = head.client_id
-    traffic = counters.requests_in[api.PRODUCE]
-    traffic.frames += 1
-    traffic.size_bytes += frame_bytes
-    counters.requests_out[api.PRODUCE].size_bytes += frame_bytes - len(last)
-    link.upstream.is_taking = False
+    traffic = link.broker.counters.traffic
+    link.name_client(head.client_id)
+    traffic.requests_in[api.PRODUCE].add(1, frame_bytes)
+    traffic.requests_out[api.PRODUCE].add(0, frame_bytes - len(last))
+    link.upstream.end_taking()
     reply, started_at = link.replies.reserve(), link.broker.now()
     link.send(api.PRODUCE, head.correlation_id, last, partial(_answered, link, reply, started_at))
 
 
 def _answered(link: ProduceLink, reply: Reply, started_at: float, answer: Frame | None) -> None:
     if answer is not None:
-        link.broker.counters.produce_s.observe(link.broker.now() - started_at)
+        link.broker.counters.produce.took_s.observe(link.broker.now() - started_at)
         link.answer_whole(api.PRODUCE, reply, answer, len(answer), 0)

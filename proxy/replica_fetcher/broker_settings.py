@@ -30,6 +30,8 @@ METADATA_VERSION = 12
 VERSION = 4
 CLIENT_ID = "forebay-node"
 FETCH_MAX_BYTES = "fetch.max.bytes"
+FETCH_MAX_BYTES_DEFAULT = 57_671_680
+"""ServerConfigs.FETCH_MAX_BYTES_DEFAULT"""
 EVERY_S = 60.0
 """Seconds between questions: the setting of a running broker may change."""
 EXPECTED = re.compile(r"expected (\d+)")
@@ -39,9 +41,21 @@ does not depend on it.
 
 
 class Node:
-    """Asks periodically; the results are `Broker.node_id` and `Broker.fetch_max_bytes`."""
+    """What the broker says of itself; asks periodically.
 
-    __slots__ = ("_broker", "_candidates", "_due_at", "_in_flight", "_is_refused")
+    `node_id`: -1 until the broker has told it. `fetch_max_bytes`: its `fetch.max.bytes`, or Kafka's
+    default until it has told that.
+    """
+
+    __slots__ = (
+        "_broker",
+        "_candidates",
+        "_due_at",
+        "_in_flight",
+        "_is_refused",
+        "fetch_max_bytes",
+        "node_id",
+    )
 
     def __init__(self, broker: FetcherServices) -> None:
         self._broker = broker
@@ -49,12 +63,20 @@ class Node:
         self._due_at = float("-inf")
         self._candidates: list[int] = []
         self._is_refused = False
+        self.node_id = -1
+        self.fetch_max_bytes = FETCH_MAX_BYTES_DEFAULT
+
+    def is_this(self, node_id: int) -> bool:
+        """Return True if that node is the broker behind this process; False while either is not
+        known (-1).
+        """
+        return node_id == self.node_id >= 0
 
     def tick(self, now: float) -> None:
         """Ask, if a question is due and Forebay has its own connection. Called periodically."""
         if self._in_flight or now < self._due_at or not self._broker.own_connections.usable:
             return
-        known = self._broker.node_id
+        known = self.node_id
         self._candidates = [known] if known >= 0 else []
         if self._candidates:
             self._ask_next()
@@ -94,19 +116,18 @@ class Node:
             self._send(frame, partial(self._learn_settings, node_id))
 
     def _learn_settings(self, node_id: int, answer: Frame) -> None:
-        broker = self._broker
         (described,) = control.scan_describe_configs_response(answer, VERSION)
         if described.error_code == ErrorCode.NONE:
             value = described.values.get(FETCH_MAX_BYTES)
             if value is not None:
-                broker.fetch_max_bytes = int(value)
-            if broker.node_id != node_id:
-                broker.node_id = node_id
+                self.fetch_max_bytes = int(value)
+            if self.node_id != node_id:
+                self.node_id = node_id
                 log.info("the broker is node %d", node_id)
-                broker.replica_fetcher.learn_node()
+                self._broker.replica_fetcher.learn_node()
         elif described.error_code == ErrorCode.INVALID_REQUEST:
-            if node_id == broker.node_id:  # another broker now has its address
-                broker.node_id = -1
+            if node_id == self.node_id:  # another broker now has its address
+                self.node_id = -1
                 self._due_at = float("-inf")
             hint = EXPECTED.search(described.error_message or "")
             if hint is not None and int(hint[1]) in self._candidates:
@@ -120,5 +141,5 @@ class Node:
                 "Forebay's principal DescribeConfigs on the cluster",
                 FETCH_MAX_BYTES,
                 described.error_code,
-                broker.fetch_max_bytes,
+                self.fetch_max_bytes,
             )

@@ -14,19 +14,19 @@ not know bytes or responses. Invariants (design, "The watch"):
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import TYPE_CHECKING
 
 from proxy.partitions.leader_state import NO_EPOCH, REFRESH_EPOCH_S
 from proxy.partitions.topics import NO_LEADER
-from proxy.replica_fetcher.poll import Poll
+from proxy.replica_fetcher.poll import ClientPolls, JoinPolls, Poll
 from proxy.replica_fetcher.session_poll import LOOK_EVERY_S, SessionPoll
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from protocol.fetch import FetchPartition
     from proxy.net.client_connection import AnyLink
-    from proxy.net.own_connections import OwnConnections
     from proxy.partitions.table import Partition
     from proxy.replica_fetcher.services import FetcherServices
 
@@ -52,13 +52,10 @@ class ReplicaFetcher:
         self._long_s = broker.config.cache.confirm_every_s / 3
         self._hot = SessionPoll(broker, "watch", self._long_s)
         self._idle: list[SessionPoll] = []
-        self._join_polls = [Poll(broker, "watch", self._long_s) for _ in range(JOIN_POLLS)]
-        self._joining = False
+        self._join_polls = JoinPolls(broker, JOIN_POLLS, self._long_s)
+        self._client_polls = ClientPolls(broker, self._long_s)
         self._proof = Poll(broker, "proof", 0.0)
         self._to_prove: dict[Partition, None] = {}
-        self._to_join: dict[Partition, None] = {}
-        self._link_polls: dict[AnyLink, Poll] = {}
-        self._link_proofs: dict[AnyLink, Poll] = {}
         self._ticked_at = self._swept_at = broker.now()
 
     @property
@@ -75,16 +72,12 @@ class ReplicaFetcher:
         if partition.open_polls:
             return True
         if not self._own(partition):
-            return self._cover_on(link)
+            return self._client_polls.cover(link)
         if not self._is_polled(partition):
             if self.watched >= self._broker.config.limits.watched_partitions:
                 return False
             self._hot.add(partition)
-        self._to_join[partition] = None
-        # deferred, so that one poll names all partitions that get a waiter now
-        if not self._joining:
-            self._joining = True
-            asyncio.get_running_loop().call_soon(self._gather)
+        self._join_polls.add(partition)
         return True
 
     def follow(self, partition: Partition, asked: FetchPartition | None) -> None:
@@ -105,21 +98,10 @@ class ReplicaFetcher:
     def _is_polled(self, partition: Partition) -> bool:
         return partition in self._hot.members or any(partition in p.members for p in self._idle)
 
-    def _gather(self) -> None:
-        self._joining = False
-        self.pump()
-
-    def _join(self, own: OwnConnections) -> None:
-        """Send the join polls for partitions with waiters that the small poll in flight does not
-        name.
-        """
-        self._to_join = {p: None for p in self._to_join if p.parked and not p.open_polls}
-        for number, poll in enumerate(self._join_polls):
-            link = own.link(f"join-{number}") if self._to_join and not poll.in_flight else None
-            if link is not None and poll.send(link, self._to_join):
-                self._to_join = {p: None for p in self._to_join if not p.open_polls}
+    def _prove_at_times(self, partitions: Iterable[Partition]) -> None:
+        """Prove partitions for which no join poll had room, each at most every LOOK_EVERY_S seconds."""
         now = self._broker.now()
-        for partition in self._to_join:  # no join poll had room for these: prove them now and then
+        for partition in partitions:
             if now - partition.looked_at > LOOK_EVERY_S:
                 partition.look(now)
                 self._to_prove[partition] = None
@@ -152,7 +134,7 @@ class ReplicaFetcher:
             self._to_prove[partition] = None
             self.pump()
             return True
-        return link is not None and self._ask_on(link, partition)
+        return link is not None and self._client_polls.ask(link, partition)
 
     def prove_next(self, partition: Partition) -> None:
         """Like `ask`, but send the question only after the present response has been learned."""
@@ -193,35 +175,18 @@ class ReplicaFetcher:
     def forget(self, partition: Partition) -> None:
         """Remove a partition from all polls: it is not followed any more, or is refused."""
         self._to_prove.pop(partition, None)
-        self._to_join.pop(partition, None)
+        self._join_polls.forget(partition)
         for poll in (self._hot, *self._idle):
             poll.discard(partition)
 
     def drop_link(self, link: AnyLink) -> None:
         """Forget the polls on the connection of a client that is gone."""
-        self._link_polls.pop(link, None)
-        self._link_proofs.pop(link, None)
+        self._client_polls.drop_link(link)
 
     # -- choice of the connection ------------------------------------------------------------------
 
     def _own(self, partition: Partition) -> bool:
         return self._broker.own_connections.usable and not partition.is_refused(self._broker.now())
-
-    def _ask_on(self, link: AnyLink, partition: Partition) -> bool:
-        poll = self._link_proofs.get(link)
-        if poll is None:
-            poll = self._link_proofs[link] = Poll(self._broker, "proof", 0.0)
-        return poll.in_flight or poll.send(link.upstream, (partition,))
-
-    def _cover_on(self, link: AnyLink) -> bool:
-        """Let the waiting client's connection carry a poll over the partitions it waits for:
-        session-less, one at a time.
-        """
-        poll = self._link_polls.get(link)
-        if poll is None:
-            poll = self._link_polls[link] = Poll(self._broker, "watch", self._long_s)
-        waiting = self._broker.purgatory.list_partitions(link)
-        return poll.in_flight or poll.send(link.upstream, waiting)
 
     # -- polls -------------------------------------------------------------------------------------
 
@@ -232,7 +197,8 @@ class ReplicaFetcher:
             return
         for poll in (self._hot, *self._idle):
             poll.pump(own)
-        self._join(own)
+        if without_poll := self._join_polls.send(own):
+            self._prove_at_times(without_poll)
         if self._to_prove and not self._proof.in_flight and (link := own.link("proof")) is not None:
             due, self._to_prove = self._to_prove, {}
             now = self._broker.now()
@@ -269,12 +235,8 @@ class ReplicaFetcher:
 
     def polled(self, poll: object) -> None:
         """Send the next poll after a response."""
-        for link, carried in list(self._link_polls.items()):
-            if carried is poll:
-                for partition in self._broker.purgatory.list_partitions(link):
-                    if not partition.open_polls:
-                        self._cover_on(link)
-                        break
+        if self._client_polls.watches:
+            self._client_polls.polled(poll)
         self.pump()
 
     def tick(self, now: float) -> None:
@@ -315,7 +277,8 @@ class ReplicaFetcher:
     def _count_lapses(self, now: float) -> None:
         last, self._ticked_at = self._ticked_at, now
         lapsed = sum(last <= p.leader_state.lease.until < now for p in self._hot.members)
-        self._broker.counters.lease_lapses += lapsed
+        if lapsed:
+            self._broker.counters.watch.lapse(lapsed)
 
     # -- leaders -----------------------------------------------------------------------------------
 
@@ -330,7 +293,7 @@ class ReplicaFetcher:
         """
         leader_state, now = partition.leader_state, self._broker.now()
         leader = partition.topic.leaders.get(partition.index, NO_LEADER)
-        is_news = leader_state.suggest(leader.epoch, self._broker.is_this(leader.node_id))
+        is_news = leader_state.suggest(leader.epoch, self._broker.node.is_this(leader.node_id))
         if is_news:
             partition.back_off.end(now)
             self.changed(partition)

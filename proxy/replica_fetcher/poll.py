@@ -1,7 +1,7 @@
-"""A Fetch of Forebay's own over many partitions: its questions, its pauses, and one without a session.
+"""Fetches of Forebay's own over many partitions: their questions, and those without a session.
 
-Owns the questions about partitions, and the request in flight of a poll without a session. Must not
-know which requests wait for the news, or sessions (`session_poll.py`). Invariants:
+Owns the questions about partitions, and the polls without a session: proofs, join polls, and polls on
+the connections of clients. Must not know sessions (`session_poll.py`), nor who is polled when. Invariants:
 * at most one request is in flight; `open_polls` counts the open long polls that name a partition.
 * each partition is asked at the end of its stored bytes, not beyond the HW, with its epoch and no
   rack id. The byte limit is the least that Kafka allows (one batch comes regardless), or a block if
@@ -11,6 +11,7 @@ know which requests wait for the news, or sessions (`session_poll.py`). Invarian
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from protocol.fetch import FetchResponse
     from protocol.primitives import Frame
     from proxy.net.broker_connection import BrokerConnection
+    from proxy.net.client_connection import AnyLink
+    from proxy.net.own_connections import OwnConnections
     from proxy.partitions.table import Partition
     from proxy.replica_fetcher.services import FetcherServices
 
@@ -194,8 +197,9 @@ class Poll:
         if self.max_wait_s > 0:
             for partition in asked:
                 partition.cover()
-        self._broker.counters.watch_requests[self.source] += 1
-        self._broker.counters.watch_asked_partitions += len(asked)
+        counts = self._broker.counters.watch
+        counts.requests[self.source] += 1
+        counts.asked_partitions += len(asked)
         sent_at = self._broker.now()
         link.send(frame, 0, lambda answer: self._answered(answer, asked, sent_at))
         return True
@@ -219,3 +223,86 @@ class Poll:
             partial(observe, broker, asked, response, answer, sent_at, self.source),
             partial(broker.replica_fetcher.polled, self),
         )
+
+
+class JoinPolls:
+    """Polls over partitions that got a waiter while no open poll names them."""
+
+    __slots__ = ("_broker", "_is_gathering", "_polls", "_waiting")
+
+    def __init__(self, broker: FetcherServices, count: int, max_wait_s: float) -> None:
+        self._broker = broker
+        self._polls = [Poll(broker, "watch", max_wait_s) for _ in range(count)]
+        self._waiting: dict[Partition, None] = {}
+        self._is_gathering = False
+
+    def add(self, partition: Partition) -> None:
+        """Name `partition` in the next poll. Polls are sent after the present callback of the event
+        loop, so that one names all partitions that get a waiter now.
+        """
+        self._waiting[partition] = None
+        if not self._is_gathering:
+            self._is_gathering = True
+            asyncio.get_running_loop().call_soon(self._gather)
+
+    def forget(self, partition: Partition) -> None:
+        """Name `partition` no more; no effect if it does not wait."""
+        self._waiting.pop(partition, None)
+
+    def _gather(self) -> None:
+        self._is_gathering = False
+        self._broker.replica_fetcher.pump()
+
+    def send(self, own: OwnConnections) -> dict[Partition, None]:
+        """Send the polls that are due. Return the partitions for which none had room."""
+        self._waiting = {p: None for p in self._waiting if p.parked and not p.open_polls}
+        for number, poll in enumerate(self._polls):
+            link = own.link(f"join-{number}") if self._waiting and not poll.in_flight else None
+            if link is not None and poll.send(link, self._waiting):
+                self._waiting = {p: None for p in self._waiting if not p.open_polls}
+        return self._waiting
+
+
+class ClientPolls:
+    """Polls on the connections of waiting clients, where Forebay has none of its own, or no right to
+    the topic.
+    """
+
+    __slots__ = ("_broker", "_max_wait_s", "_proofs", "watches")
+
+    def __init__(self, broker: FetcherServices, max_wait_s: float) -> None:
+        self._broker = broker
+        self._max_wait_s = max_wait_s
+        self.watches: dict[AnyLink, Poll] = {}
+        self._proofs: dict[AnyLink, Poll] = {}
+
+    def ask(self, link: AnyLink, partition: Partition) -> bool:
+        """Ask for `partition` at once. Return True if a question was sent or is in flight."""
+        poll = self._proofs.get(link)
+        if poll is None:
+            poll = self._proofs[link] = Poll(self._broker, "proof", 0.0)
+        return poll.in_flight or poll.send(link.upstream, (partition,))
+
+    def cover(self, link: AnyLink) -> bool:
+        """Let the waiting client's connection carry a poll over the partitions it waits for:
+        session-less, one at a time. Return False if none is in flight then.
+        """
+        poll = self.watches.get(link)
+        if poll is None:
+            poll = self.watches[link] = Poll(self._broker, "watch", self._max_wait_s)
+        waiting = self._broker.purgatory.list_partitions(link)
+        return poll.in_flight or poll.send(link.upstream, waiting)
+
+    def polled(self, poll: object) -> None:
+        """Send the next poll of a client that still waits, after the response to `poll`."""
+        for link, carried in list(self.watches.items()):
+            if carried is poll:
+                for partition in self._broker.purgatory.list_partitions(link):
+                    if not partition.open_polls:
+                        self.cover(link)
+                        break
+
+    def drop_link(self, link: AnyLink) -> None:
+        """Forget the polls on the connection of a client that is gone."""
+        self.watches.pop(link, None)
+        self._proofs.pop(link, None)

@@ -1,7 +1,6 @@
 """The objects of other rooms that the replica fetcher uses.
 
-Owns their types alone. It must not know who has them. Invariant: what is written here is what the broker has said of
-itself (`node_id`, `fetch_max_bytes`).
+Owns their types alone. It must not know who has them. Invariant: nothing here is written.
 """
 
 from __future__ import annotations
@@ -78,9 +77,6 @@ class Questions(TopicQueries, Protocol):
 
 class FetcherServices(PartitionServices, Protocol):
     """Handed to all that asks the broker on Forebay's own behalf."""
-
-    node_id: int
-    fetch_max_bytes: int
 
     @property
     def replica_fetcher(self) -> Polls:

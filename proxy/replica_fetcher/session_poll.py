@@ -199,8 +199,9 @@ class SessionPoll:
             self._rest_until = now + self._pause_s
         identity = session.id, session.epoch
         forgotten, self._forgotten = self._forgotten, {}
-        self._broker.counters.watch_requests[SOURCE] += 1
-        self._broker.counters.watch_asked_partitions += len(named)
+        counts = self._broker.counters.watch
+        counts.requests[SOURCE] += 1
+        counts.asked_partitions += len(named)
         half_lease_s = self._broker.config.cache.confirm_every_s / 2
         self._wait_s = max(min(self._max_wait_s, half_lease_s - 2 * self._delay_s), 0.0)
         return build_poll(named, self._missing_bytes, self._wait_s, identity, forgotten)

@@ -78,6 +78,9 @@ class TopicLookup:
         self._client_paces: dict[TopicNameOrId, Pace] = {}
         self._out: dict[type, bool] = {str: False, bytes: False}
         self._retry_at = float("-inf")
+        self.questions = {"own": 0, "client": 0}
+        """Questions sent, by the connection that asked."""
+        self.dropped = 0
 
     def __len__(self) -> int:
         """Return the number of topics that wait to be asked about."""
@@ -112,7 +115,7 @@ class TopicLookup:
         if topic in self._due[type(topic)] or topic in self._later:
             return True
         if len(self) >= TOPICS_LIMIT:
-            self._broker.counters.topic_questions_dropped += 1
+            self.dropped += 1
             return False
         line[topic] = None
         return True
@@ -154,7 +157,7 @@ class TopicLookup:
             del self._due[kind][topic]
             self._find_pace(self._own_paces, topic).ask(now)
         self._out[kind] = True
-        self._broker.counters.topic_questions["own"] += 1
+        self.questions["own"] += 1
         frame = control.build_metadata_request(METADATA_VERSION, 0, CLIENT_ID, topics=topics)
         upstream.send(frame, 0, partial(self._answered_own, kind, topics))
 
@@ -164,7 +167,7 @@ class TopicLookup:
         if pace.next_at > now:
             return
         pace.ask(now)
-        self._broker.counters.topic_questions["client"] += 1
+        self.questions["client"] += 1
         frame = control.build_metadata_request(METADATA_VERSION, 0, CLIENT_ID, topics=[topic])
         link.upstream.send(frame, 0, partial(self._answered, self._client_paces, [topic]))
 

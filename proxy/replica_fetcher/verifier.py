@@ -15,7 +15,7 @@ is seen equal again. Must not know how a hit came about. Invariants:
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import defaultdict, deque
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -91,10 +91,10 @@ class Difference(NamedTuple):
 
 class Verifier:
     """Queue of samples. `ratio` is the share of hits that are taken; `draw` returns a uniform
-    random number below 1.
+    random number below 1. `verdicts` counts the samples by what became of them.
     """
 
-    __slots__ = ("_broker", "_draw", "_in_flight", "_waiting", "ratio")
+    __slots__ = ("_broker", "_draw", "_in_flight", "_waiting", "ratio", "verdicts")
 
     def __init__(self, broker: FetcherServices, ratio: float, draw: Callable[[], float]) -> None:
         self._broker = broker
@@ -102,6 +102,7 @@ class Verifier:
         self._draw = draw
         self._waiting: deque[ServedSample] = deque()
         self._in_flight = False
+        self.verdicts: defaultdict[str, int] = defaultdict(int)
 
     def __len__(self) -> int:
         return len(self._waiting) + self._in_flight
@@ -118,7 +119,7 @@ class Verifier:
         call. A full queue, or a refused topic, drops the sample.
         """
         if len(self._waiting) >= QUEUE_SAMPLES or partition.is_refused(self._broker.now()):
-            self._broker.counters.verified["dropped"] += 1
+            self.verdicts["dropped"] += 1
             return
         records = bytes(b"".join(hit.views)[:SAMPLE_BYTES])
         epoch, cut = partition.leader_state.epoch, hit.size_bytes > SAMPLE_BYTES
@@ -146,22 +147,23 @@ class Verifier:
         self.pump()
 
     def _judge(self, sample: ServedSample, answer: Frame | None) -> None:
-        counters, partition = self._broker.counters, sample.partition
+        partition = sample.partition
         answered = None if answer is None else scan_answer(answer)
         if answer is None or answered is None:
-            counters.verified["unanswered"] += 1
+            self.verdicts["unanswered"] += 1
             return
-        counters.upstream_fetch_bytes["verify"] += answered.end - answered.start
+        record_bytes = answered.end - answered.start
+        self._broker.counters.upstream.fetch_bytes["verify"] += record_bytes
         # the broker's log may have been truncated since
         if partition.leader_state.epoch != sample.epoch:
-            counters.verified["outdated"] += 1
+            self.verdicts["outdated"] += 1
             return
         found = find_difference(sample, answer, answered)
         untrue = "" if found is not None else find_untrue(sample, answer, answered)
         if found is None and not untrue:
-            counters.verified["equal"] += 1
+            self.verdicts["equal"] += 1
             return
-        counters.verified["mismatch"] += 1
+        self.verdicts["mismatch"] += 1
         _log_difference(partition, found, untrue)
         self._distrust(partition)
 

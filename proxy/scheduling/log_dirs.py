@@ -22,7 +22,7 @@ from protocol.errors import BadFrame
 from throttle.disks import scan_diskstats
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Coroutine, Iterable, Sequence
     from typing import Any
 
     from protocol.control import LogDirectory
@@ -43,26 +43,27 @@ or a deleted one (UnifiedLog.logFutureDirName, logDeleteDirName, logStrayDirName
 Placed = dict[tuple[str, int], str]
 
 
-class LogDirs:
-    """Disks by partition, named as in /proc/diskstats. `names`: the disks that could be identified
-    at the start.
+class ConfiguredDisks:
+    """The disks of the configuration, named as in /proc/diskstats.
+
+    `names`: those that could be identified. `mounted` and `by_directory`: the disk of each log
+    directory, by its path here and by its path in the broker.
     """
 
-    def __init__(self, broker: SchedulingServices, config: ThrottleConfig) -> None:
-        self._broker = broker
-        self._by_directory: dict[str, str] = {}
-        self._mounted: dict[str, str] = {}
-        self._listed: Placed = {}
-        self._described: Placed = {}
-        self._listed_at = self._asked_at = float("-inf")
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._complaints: dict[str, str] = {}
-        self._all_known = True
-        self._closed = False
+    __slots__ = ("_all_known", "by_directory", "mounted", "names")
+
+    def __init__(self, disks: Iterable[Disk], diskstats_file: str) -> None:
+        self.by_directory: dict[str, str] = {}
+        self.mounted: dict[str, str] = {}
         self.names: list[str] = []
-        for disk in config.disks if config.enabled else ():
-            self._add(disk, config.diskstats_file)
-        self._one = self.names[0] if self._all_known and len(self.names) == 1 else None
+        self._all_known = True
+        for disk in disks:
+            self._add(disk, diskstats_file)
+
+    @property
+    def only(self) -> str | None:
+        """Return the name of the only disk; None if there are several, or one is not known."""
+        return self.names[0] if self._all_known and len(self.names) == 1 else None
 
     def _add(self, disk: Disk, diskstats_file: str) -> None:
         name = disk.device or _find_device(disk.directory, diskstats_file)
@@ -77,9 +78,29 @@ class LogDirs:
         if name not in self.names:
             self.names.append(name)
         if disk.directory is not None:
-            self._mounted[disk.directory] = name
+            self.mounted[disk.directory] = name
         if disk.broker_directory is not None:
-            self._by_directory[disk.broker_directory.rstrip("/")] = name
+            self.by_directory[disk.broker_directory.rstrip("/")] = name
+
+
+class LogDirs:
+    """Disks by partition."""
+
+    def __init__(self, broker: SchedulingServices, config: ThrottleConfig) -> None:
+        self._broker = broker
+        self._disks = ConfiguredDisks(config.disks if config.enabled else (), config.diskstats_file)
+        self._one = self._disks.only
+        self._listed: Placed = {}
+        self._described: Placed = {}
+        self._listed_at = self._asked_at = float("-inf")
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._complaints: dict[str, str] = {}
+        self._closed = False
+
+    @property
+    def names(self) -> list[str]:
+        """The disks that could be identified at the start."""
+        return self._disks.names
 
     def disk_of(self, topic: str, partition: int) -> str | None:
         """Return the name of the disk with the partition's log, or None. Mounted directories count
@@ -94,10 +115,10 @@ class LogDirs:
         """Refresh the map every REFRESH_S seconds. Called periodically."""
         if self._one is not None or self._tasks:
             return
-        if self._mounted and now - self._listed_at >= REFRESH_S:
+        if self._disks.mounted and now - self._listed_at >= REFRESH_S:
             self._listed_at = now
             self._begin(self._list())
-        if self._by_directory and now - self._asked_at >= REFRESH_S:
+        if self._disks.by_directory and now - self._asked_at >= REFRESH_S:
             self._ask(now)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
@@ -106,7 +127,7 @@ class LogDirs:
         task.add_done_callback(self._tasks.discard)
 
     async def _list(self) -> None:
-        self._listed, unlisted = await asyncio.to_thread(list_partitions, dict(self._mounted))
+        self._listed, unlisted = await asyncio.to_thread(list_partitions, dict(self._disks.mounted))
         self._say("directory", "; ".join(unlisted))
 
     def _ask(self, now: float) -> None:
@@ -135,9 +156,9 @@ class LogDirs:
         except BadFrame as error:
             self._say("brokerDirectory", f"the broker's DescribeLogDirs cannot be read: {error}")
             return
-        self._described = place_partitions(directories, self._by_directory)
+        self._described = place_partitions(directories, self._disks.by_directory)
         missing = ", ".join(
-            sorted(self._by_directory.keys() - {one.path.rstrip("/") for one in directories})
+            sorted(self._disks.by_directory.keys() - {one.path.rstrip("/") for one in directories})
         )
         self._say(
             "brokerDirectory",

@@ -57,12 +57,30 @@ class Entry:
         self.refuse = refuse
         self.whole = whole
         self.watched = watched
-        self.topic: str | bytes | None = None
+        self.topic = watched[0] if len(watched) == 1 else None
         self.ticket: Ticket | None = None
         self.sent: Sent | None = None
         self.reserved = reserved
         self.is_measured = is_measured
         self.started_at = -1.0
+
+    def watch(self, topics: Sequence[str | bytes]) -> None:
+        """Let the health of these topics alone depend on the request: the others were cut out."""
+        self.watched = topics
+        self.topic = topics[0] if len(topics) == 1 else None
+
+    def start(self, now: float) -> None:
+        """Note that the broker works on it from `now` on (seconds)."""
+        self.started_at = now
+
+    def report(self, sent: Sent) -> None:
+        """Note that the health check knows the request, as `sent`."""
+        self.sent = sent
+
+    def refused(self) -> None:
+        """Note that it is refused: it has no ticket any more, and reserves nothing."""
+        self.ticket = None
+        self.release()
 
     def release(self) -> None:
         """Release the bytes reserved under quotas."""

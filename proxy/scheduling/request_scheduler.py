@@ -128,8 +128,7 @@ class RequestScheduler:
         )
         if ticket.state is State.REFUSED:
             assert refuse is not None
-            entry.ticket = None
-            entry.release()
+            entry.refused()
             refuse()
             return
         self._of_connection[link][entry] = None
@@ -252,12 +251,9 @@ class RequestScheduler:
         now = self._broker.now()
         self._forget_queued(entry)
         watched, is_first = entry.watched, entry.link not in self.lines
-        if watched:
-            entry.topic = watched[0] if len(watched) == 1 else None
-            # the request is a probe of a hanging topic
-            if not self._health.hung.isdisjoint(watched):
-                self._check_health(now)
-                entry.sent = self._health.sent(watched, now, is_first=is_first)
+        if watched and not self._health.hung.isdisjoint(watched):  # a probe of a hanging topic
+            self._check_health(now)
+            entry.report(self._health.sent(watched, now, is_first=is_first))
         if is_first:
             self.lines[entry.link] = [entry]
             entry.started_at = now
@@ -276,7 +272,7 @@ class RequestScheduler:
         unreported.sort(key=attrgetter("started_at"))
         reported = self._health.look([(entry.watched, entry.started_at) for entry in unreported])
         for entry, sent in zip(unreported, reported, strict=True):
-            entry.sent = sent
+            entry.report(sent)
 
     def _materialize(self) -> None:
         for pipeline in list(self.pipelines):
@@ -341,21 +337,14 @@ class RequestScheduler:
         """Report to Health what the answer shows for the request's topics."""
         if len(self.last_timely) >= self._health.rule.max_keys:
             self._check_health(now)
-        if entry.sent is None:
+        sent = entry.sent
+        if sent is None:
             assert entry.ticket is not None
             started_at = entry.started_at if entry.started_at >= 0 else entry.ticket.since_s
-            entry.sent = Sent(tuple(entry.watched), started_at)
-        for topic in self._health.answered(entry.sent, now):
+            sent = Sent(tuple(entry.watched), started_at)
+            entry.report(sent)
+        for topic in self._health.answered(sent, now):
             log.info("a topic answers again", extra={"topic": _printed(topic)})
-
-    def _start_serving(self, entry: Entry | OwnTicket, now: float) -> None:
-        """Note that everything before the request on its connection is answered: the broker works
-        on it from now on.
-        """
-        entry.started_at = now
-        if entry.sent is not None:
-            self._check_health(now)
-            self._health.started(entry.sent, now)
 
     def withdraw(self, entry: Entry | OwnTicket) -> None:
         """Remove a request without a latency sample: it needs no answer, was not sent, or its
@@ -374,8 +363,11 @@ class RequestScheduler:
         line = self.lines.get(entry.link)
         if line is not None and line[0] is entry:
             del line[0]
-            if line:
-                self._start_serving(line[0], now)
+            if line:  # the broker works on one request of a connection
+                line[0].start(now)
+                if line[0].sent is not None:
+                    self._check_health(now)
+                    self._health.started(line[0].sent, now)
             else:
                 del self.lines[entry.link]
                 if entry.link.pipeline is not None:
@@ -449,9 +441,8 @@ class RequestScheduler:
             entry: Entry = ticket.item
             if entry.ticket is None:
                 continue  # its client is gone, because another request was refused
-            entry.ticket = None
+            entry.refused()
             self._forget_queued(entry)
-            entry.release()
             if entry.refuse is not None:
                 self._run_guarded(entry, entry.refuse)
 

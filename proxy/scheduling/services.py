@@ -62,6 +62,14 @@ class OwnTicket(Admitted, Protocol):
     @property
     def watched(self) -> Sequence[str | bytes]: ...
 
+    @property
+    def sent(self) -> Sent | None: ...
+
     ticket: Self | None
-    sent: Sent | None
     started_at: float
+
+    def start(self, now: float) -> None:
+        """Note that the broker works on it from `now` on (seconds)."""
+
+    def report(self, sent: Sent) -> None:
+        """Note that the health check knows the request, as `sent`."""

@@ -177,7 +177,7 @@ def test_memory_is_asked_for_where_a_frame_may_have_all_of_it_at_once(size, is_a
         return memoryview(memory)[:frame_bytes]
 
     framer = Framer(MAX_BYTES, small_bytes=SMALL, eager_bytes=200)
-    framer.lend = lend
+    framer.borrow_from(lend)
     frame = frame_of(bytes(range(size - 4)))
     assert fed(framer, frame_of(b"before") + frame, [15, 7]) == [frame_of(b"before"), frame]
     assert asked == ([(frame[:5], size)] if is_asked else [])
@@ -186,6 +186,6 @@ def test_memory_is_asked_for_where_a_frame_may_have_all_of_it_at_once(size, is_a
 
 def test_where_none_is_lent_a_frame_has_its_own():
     framer = Framer(MAX_BYTES, small_bytes=SMALL)
-    framer.lend = lambda begun, frame_bytes: None
+    framer.borrow_from(lambda begun, frame_bytes: None)
     frame = frame_of(bytes(range(200)))
     assert fed(framer, frame, [9]) == [frame]

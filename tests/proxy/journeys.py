@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.proxy.hitting import World, build_fetch
+from tests.proxy.cached_partition import World, build_fetch
 from tests.proxy.test_dispatch_budget import MANY, WARM, wait_at_tails
 from tests.proxy.test_dispatch_budget_produce import Budget
 from tests.proxy.tracing import trace

@@ -14,7 +14,7 @@ from metrics.log_files import LogFiles
 from proxy import app
 from proxy.config.load import Setting, load
 from tests.kit.broker.settings import HOST
-from tests.proxy.followed import known
+from tests.proxy.followed_partition import known
 
 
 def build_config(**addresses):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.broker.settings import HOST
-from tests.proxy.alone import PATIENCE_S, Alone
+from tests.proxy.forebay_process import PATIENCE_S, Alone
 
 
 def test_the_token_is_that_of_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

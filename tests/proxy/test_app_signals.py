@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.proxy.alone import PATIENCE_S, Alone, wait_until
+from tests.proxy.forebay_process import PATIENCE_S, Alone, wait_until
 
 
 @pytest.fixture

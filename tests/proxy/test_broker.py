@@ -19,12 +19,12 @@ from proxy.scheduling.quotas import QuotaTable
 from proxy.scheduling.request_scheduler import RequestScheduler
 from tests.kit.cache_batches import read
 from tests.protocol.test_produce_rows import build
-from tests.proxy.answering import Scene, said_of
+from tests.proxy.answering_broker import Scene, said_of
+from tests.proxy.cached_partition import END, build_fetch
+from tests.proxy.event_loop import until
 from tests.proxy.fetch.test_completion import HEARTBEAT, RECORDS, Mixed
-from tests.proxy.followed import TOPIC_ID, known
-from tests.proxy.hitting import END, build_fetch
-from tests.proxy.short_way import build_answer
-from tests.proxy.turning import until
+from tests.proxy.followed_partition import TOPIC_ID, known
+from tests.proxy.produce_link import build_answer
 
 
 class OfOurs(Exception):
@@ -52,7 +52,7 @@ async def goes_whole(scene, frame):
     """The broker has got the frame as it came; its answer is the client's, once, and the connection goes on."""
     await scene.turn()
     assert scene.asked == [frame]
-    assert scene.broker.counters.internal_errors == 1
+    assert scene.broker.counters.faults.internal_errors == 1
     before = len(scene.sent)
     scene.answer_fetch(said_of(TOPIC_ID, records=RECORDS))
     said, answer = scene.hear()
@@ -66,7 +66,7 @@ def goes_on(scene):
     link, broker = scene.link, scene.broker
     assert scene.transport.calls == []
     assert (len(link.replies), link.request_bytes, broker.requests.in_flight_bytes) == (0, 0, 0)
-    assert (broker.counters.parked_fetches, len(known(scene.partition).parked)) == (0, 0)
+    assert (broker.purgatory.parked, len(known(scene.partition).parked)) == (0, 0)
     scene.receive(build_fetch(0, correlation_id=99))
     assert ids(scene)[-1] == 99
 
@@ -114,7 +114,7 @@ async def test_a_fetch_that_has_left_is_answered(monkeypatch):
     spoil(monkeypatch, Accounts, "enter")
     scene.receive(build_fetch(0, max_bytes=1000, correlation_id=2))
     assert ids(scene) == [1, 2]
-    assert scene.broker.counters.internal_errors == 1
+    assert scene.broker.counters.faults.internal_errors == 1
     goes_on(scene)
     await scene.turn()
     assert scene.asked == []
@@ -132,7 +132,7 @@ async def test_a_fetch_that_waits_at_the_tail(monkeypatch, news):
         scene.arrive(100)
     elif news == "time":
         scene.clock_s += 1
-        await until(lambda: scene.broker.counters.internal_errors)
+        await until(lambda: scene.broker.counters.faults.internal_errors)
     elif news == "heartbeat":
         scene.receive(HEARTBEAT)
     else:
@@ -187,7 +187,7 @@ async def test_a_fetch_part_of_which_is_read_beside(monkeypatch, stage):
         await scene.turn()
     (asked,) = scene.asked
     assert header.peek_request(asked).correlation_id == 7
-    assert scene.broker.counters.internal_errors == 1
+    assert scene.broker.counters.faults.internal_errors == 1
     scene.answer_fetch(said_of(TOPIC_ID, 0), said_of(TOPIC_ID, 1))
     assert ids(scene) == [7]
     goes_on(scene)
@@ -205,7 +205,7 @@ async def test_a_shared_read_that_cannot_be_taken(monkeypatch):
     scene.read()
     await scene.turn()
     assert scene.sizes()[1] == len(RECORDS)
-    assert scene.broker.counters.internal_errors == 1
+    assert scene.broker.counters.faults.internal_errors == 1
     assert len(scene.other.upstream.expected) == 1, "it has asked for all of it by itself"
 
 
@@ -238,7 +238,7 @@ async def test_a_control_request(monkeypatch):
     spoil(monkeypatch, relay, "pass_on")
     scene.receive(HEARTBEAT)
     await scene.turn()
-    assert (scene.asked, scene.broker.counters.internal_errors) == ([HEARTBEAT], 1)
+    assert (scene.asked, scene.broker.counters.faults.internal_errors) == ([HEARTBEAT], 1)
     scene.answer(b"\0\0\0\x06" + HEARTBEAT[8:12] + b"\0\0")
     assert ids(scene) == [42]
     goes_on(scene)
@@ -259,7 +259,7 @@ async def test_a_produce_goes_once_and_is_answered_once(monkeypatch, stage, acks
     frame = build(9, acks=acks, index=0)
     scene.receive(frame)
     await scene.turn()
-    is_spoiled = scene.broker.counters.internal_errors
+    is_spoiled = scene.broker.counters.faults.internal_errors
     assert (scene.asked, is_spoiled) == ([frame], is_spoiled)
     if acks:
         assert is_spoiled == (stage != "note"), "the ordinary way notes it otherwise"
@@ -276,7 +276,7 @@ async def test_connection_ends_without_a_broker(monkeypatch):
     spoil(monkeypatch, RequestScheduler, "submit")
     scene.receive(build_fetch(0))
     assert scene.transport.calls == ["abort"]
-    assert scene.broker.counters.internal_errors == 2
+    assert scene.broker.counters.faults.internal_errors == 2
     assert scene.broker.requests.in_flight_bytes == 0
 
 
@@ -287,6 +287,6 @@ async def test_errors_are_logged_once_per_place(monkeypatch, caplog):
     with caplog.at_level(logging.ERROR):
         for _ in range(4):
             scene.receive(build_fetch(0))
-    assert scene.broker.counters.internal_errors == 4
+    assert scene.broker.counters.faults.internal_errors == 4
     assert [record.msg for record in caplog.records] == ["handling a request failed"] * 4
     assert caplog.records[-1].exc_info[0] is OfOurs

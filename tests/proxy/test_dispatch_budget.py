@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from tests.proxy.hitting import World, build_fetch
+from tests.proxy.cached_partition import World, build_fetch
 from tests.proxy.tracing import count_calls
 
 MANY = 32

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from proxy.replica_fetcher.fetcher import SWEEP_S
-from tests.proxy.replica_fetcher.polled import END, Hot, build_answer, shown
+from tests.proxy.replica_fetcher.poll_connection import END, Hot, build_answer, shown
 from tests.proxy.tracing import count_calls
 
 WARM = 3

@@ -12,8 +12,8 @@ import pytest
 from protocol.produce_build import Refused, build_refusal
 from tests.kit.frames import PRODUCE_VERSION, build_batch, build_produce
 from tests.kit.played import ON
-from tests.proxy.flown import START_S, World
-from tests.proxy.followed import known
+from tests.proxy.followed_partition import known
+from tests.proxy.pipeline_pair import START_S, World
 from tests.proxy.test_dispatch_budget import MANY
 from tests.proxy.tracing import count_calls
 
@@ -79,7 +79,7 @@ async def test_a_produce_there_and_back(tmp_path, partitions, has_pipeline, most
     try:
         await budget.connect(partitions)
         there, back = budget.count(partitions)
-        stored = budget.world.broker.counters.produce_batches
+        stored = budget.world.broker.counters.produce.batches
         assert dict(stored) == {"store": partitions * (WARM + 2)}
         assert len(budget.world.to_client) > 0
         assert there + back <= most, (there, back)

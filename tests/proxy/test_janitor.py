@@ -3,10 +3,10 @@
 import asyncio
 
 from proxy.janitor import Janitor
-from tests.proxy.followed import QuietBroker, learn, stand_in, store
-from tests.proxy.front import front
+from tests.proxy.event_loop import until
+from tests.proxy.followed_partition import QuietBroker, learn, stand_in, store
 from tests.proxy.transactional_log import log_of
-from tests.proxy.turning import until
+from tests.proxy.uncached_forebay import front
 
 ENDS_AT = 1000
 FRAME = b"\0\0\0\x10" + b"\0\x12\0\0" + b"\0\0\0\x07" + b"\xff\xff" + bytes(6)
@@ -68,6 +68,6 @@ def test_begun_frame_must_end_in_time():
             janitor.tend_links(2 * timeout_s + 1.1)
             assert not listener.links
             assert not listener.tended
-            assert broker.counters.connection_errors == 1
+            assert broker.counters.clients.connection_errors == 1
 
     asyncio.run(scenario())

@@ -12,11 +12,11 @@ import uvloop
 
 from proxy.janitor import Janitor
 from proxy.net.listener import PROBES
-from tests.proxy.front import OFF, front
+from tests.proxy.event_loop import PATIENCE_S, until
 from tests.proxy.net.test_client_connection import LIST_GROUPS
 from tests.proxy.produce.test_splice_request import greet, produce
-from tests.proxy.short_way import build_answer
-from tests.proxy.turning import PATIENCE_S, until
+from tests.proxy.produce_link import build_answer
+from tests.proxy.uncached_forebay import OFF, front
 
 IDLE_S = 100.0
 SETTINGS = {**OFF, "limits": {"idleTimeout": f"{IDLE_S:g}s"}}
@@ -41,7 +41,7 @@ class Idle:
 
     @property
     def counted(self):
-        return self.played.forebay.broker.counters.disconnects["idle"]
+        return self.played.forebay.broker.counters.clients.disconnects["idle"]
 
 
 async def ends(one):
@@ -65,7 +65,7 @@ def test_silent_client_is_closed(run):
             assert not idle.is_there
             assert idle.counted == 1
             assert await ends(played.client)
-            assert played.forebay.broker.counters.connection_errors == 0
+            assert played.forebay.broker.counters.clients.connection_errors == 0
 
     run(scenario())
 
@@ -109,8 +109,8 @@ def test_idle_upstream_close_closes_an_idle_client(run, kind):
             if kind == "idle":
                 assert await ends(played.client)
                 assert (idle.is_there, idle.counted) == (False, 1)
-                assert played.forebay.broker.counters.upstream_reopened == 0
-                assert played.forebay.broker.counters.connection_errors == 0
+                assert played.forebay.broker.counters.upstream.reopened == 0
+                assert played.forebay.broker.counters.clients.connection_errors == 0
             else:
                 await until(lambda: link.upstream.reopened)
                 assert idle.is_there

@@ -17,8 +17,8 @@ from protocol.fetch_build import build_request
 from protocol.header import peek_request
 from protocol.primitives import build_uvarint
 from proxy.net.framed_transport import FramedTransport
-from tests.proxy.front import OFF, front
-from tests.proxy.turning import PATIENCE_S, until
+from tests.proxy.event_loop import PATIENCE_S, until
+from tests.proxy.uncached_forebay import OFF, front
 
 SERVE = {
     "cache": {"mode": "serve", "size": "16MiB", "directory": ""},
@@ -164,7 +164,7 @@ async def test_a_header_of_tags_ends_its_connection(worst_s):
         frame = build(HEARTBEAT, 4, b"", build_uvarint(MANY) + b"\x7f\0" * MANY)
         await asyncio.get_running_loop().sock_sendall(played.client, frame)
         assert await played.take(1) == b""
-        assert played.counters["bad_frames"] == 1
+        assert played.counters["faults.bad_frames"] == 1
         assert worst_s[0] < MOST_S
 
 
@@ -208,7 +208,7 @@ async def test_only_wider_requests_are_relayed_unread(number):
     """Fifty topics and as many partitions are read; one more is not, and is counted as one pass."""
     async with front(limited(100)) as played:
         await played.send(whole(11, number))
-        assert played.counters["wide_requests"] == (number > 50)
+        assert played.counters["clients.wide_requests"] == (number > 50)
 
 
 @pytest.mark.parametrize("version", [7, 11, 14, 18])
@@ -234,7 +234,7 @@ async def test_a_wide_fetch_is_answered_and_counted():
     async with front(limited(100)) as played:
         answer = struct.pack(">iiihii", 18, 7, 0, 0, 0, 0)
         assert await played.ask(whole(11, 2000), answer) == answer
-        assert played.counters["fetch_partitions"] == {("pass", "version"): 1}
+        assert played.counters["fetch.partitions"] == {("pass", "version"): 1}
 
 
 async def test_wide_produce_without_acks_leaves_no_place():
@@ -244,7 +244,7 @@ async def test_wide_produce_without_acks_leaves_no_place():
         heartbeat_ = build(HEARTBEAT, 4, b"")
         answer = struct.pack(">ii", 4, 7)
         assert await played.ask(heartbeat_, answer) == answer
-        assert played.counters["requests_in"][PRODUCE].frames == 1
+        assert played.counters["traffic.requests_in"][PRODUCE].frames == 1
         await until(lambda: not played.forebay.broker.requests.in_flight_bytes)
 
 
@@ -258,7 +258,7 @@ async def test_widest_read_request_is_handled_in_time(worst_s):
             worst_s[0] = 0.0
             most = played.forebay.broker.config.limits.request_partitions
             await played.send(whole(13, most - 50))
-            assert played.counters["wide_requests"] == 0
+            assert played.counters["clients.wide_requests"] == 0
             best_s = min(best_s, worst_s[0])
         if best_s < MOST_S:
             break

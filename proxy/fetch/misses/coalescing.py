@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from protocol.fetch import FetchedPartition, FetchRequest, FetchResponse
     from protocol.primitives import Frame
-    from proxy.accounting.counters import Counters
     from proxy.fetch.misses.read import Read
     from proxy.net.framed_transport import FramedTransport
     from proxy.partitions.readable import PartitionStatus
@@ -52,10 +51,6 @@ class CoalescingKey(NamedTuple):
 
 class SharingServices(Protocol):
     """Handed to the shared reads."""
-
-    @property
-    def counters(self) -> Counters:
-        """What is counted."""
 
     @property
     def now(self) -> Callable[[], float]:
@@ -157,16 +152,25 @@ def build_coalescing_key(
 
 class SharedReads:
     """All reads of the process that may be joined. A read has at most `joiners_limit` joiners; 0
-    disables coalescing.
+    disables coalescing. `joined` counts the readers that got records of another's read, and
+    `joined_bytes` their record bytes in responses.
     """
 
-    __slots__ = ("_broker", "_joiners_limit", "_shared_reads", "_waiting")
+    __slots__ = (
+        "_broker",
+        "_joiners_limit",
+        "_shared_reads",
+        "_waiting",
+        "joined",
+        "joined_bytes",
+    )
 
     def __init__(self, broker: SharingServices, joiners_limit: int) -> None:
         self._broker = broker
         self._joiners_limit = joiners_limit
         self._shared_reads: dict[CoalescingKey, SharedRead] = {}
         self._waiting: dict[CoalescingKey, dict[Read, ReadOwner]] = {}
+        self.joined = self.joined_bytes = 0
 
     def __len__(self) -> int:
         """Number of reads in flight that may be joined."""
@@ -187,6 +191,10 @@ class SharedReads:
         if shared_read.timer is None:
             loop = asyncio.get_running_loop()
             shared_read.arm(loop.call_later(PATIENCE_S, self._lose_patience, shared_read))
+
+    def count_bytes(self, record_bytes: int) -> None:
+        """Count record bytes of another's read in a response."""
+        self.joined_bytes += record_bytes
 
     def leave(self, shared_read: SharedRead, read: Read) -> None:
         """Remove the joiner `read`; no effect if it has not joined."""
@@ -221,7 +229,7 @@ class SharedReads:
         is_shared = answered is not None and answered.end > answered.start and is_plain(answered)
         for read, reader in joiners.items():
             if is_shared and answered is not None and frame is not None:
-                self._broker.counters.shared_reads += 1
+                self.joined += 1
                 action = partial(reader.landed, read, answered, frame)
             else:
                 action = partial(reader.left_alone, read)

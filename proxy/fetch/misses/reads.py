@@ -374,7 +374,7 @@ class Reads:
             try:
                 response = fetch.scan_response(frame, asker.version)
             except BadFrame:
-                link.broker.counters.bad_frames += 1
+                link.broker.counters.faults.count_bad_frame()
         by_key: dict[MissKey, FetchedPartition] = {}
         if response is not None and response.error_code == ErrorCode.NONE:
             by_key = {(p.topic, p.partition): p for p in response.partitions}

@@ -39,13 +39,6 @@ ASKED, TURN = attrgetter("asked"), attrgetter("turn")
 _SLACK = 64  # invalid entries in `_smallest` before it is rebuilt
 
 
-def next_epoch(epoch: int) -> int:
-    """Return the epoch after `epoch`; the largest is followed by 1, never by 0
-    (FetchMetadata.nextEpoch).
-    """
-    return FIRST_EPOCH if epoch == LAST_EPOCH else epoch + 1
-
-
 class CachedPartition:
     """A session's partition (CachedPartition): its request fields, and the HW and log start last
     shown.
@@ -57,12 +50,16 @@ class CachedPartition:
     __slots__ = ("asked", "high_watermark", "log_start_offset", "turn")
 
     def __init__(
-        self, asked: FetchPartition, high_watermark: int = -1, log_start_offset: int = -1
+        self,
+        asked: FetchPartition,
+        high_watermark: int = -1,
+        log_start_offset: int = -1,
+        turn: int = 0,
     ) -> None:
         self.asked = asked
         self.high_watermark = high_watermark
         self.log_start_offset = log_start_offset
-        self.turn = 0
+        self.turn = turn
 
 
 class DirtyTracker(Protocol):
@@ -82,25 +79,91 @@ class DirtyTracker(Protocol):
         """Note that the session has ended."""
 
 
-class Session:
-    """A fetch session.
+class SessionPartitions:
+    """The partitions of a session, in the order in which they are to be read.
 
-    `epoch` is the epoch that its next request must carry; `topics` counts its partitions by topic.
+    `topics` counts them by topic. `tracker` is told of changes; None: nothing tracks them.
     """
 
+    __slots__ = ("_order", "_turns", "by_key", "topics", "tracker")
+
+    def __init__(self, by_key: dict[PartitionKey, CachedPartition]) -> None:
+        self.by_key = by_key
+        self.topics = Counter(topic for topic, _ in by_key)
+        self._turns = count()
+        for kept, turn in zip(by_key.values(), self._turns, strict=False):
+            kept.turn = turn
+        self.tracker: DirtyTracker | None = None
+        self._order: list[FetchPartition] | None = None
+
+    def in_order(self) -> list[FetchPartition]:
+        """Return all partitions in the order in which they are to be read.
+
+        The list is the same object until the session changes. Callers must not change it.
+        """
+        if self._order is None:
+            self._order = list(map(ASKED, self.by_key.values()))
+        return self._order
+
+    def put(self, partitions: Sequence[FetchPartition]) -> None:
+        """Add each partition at the end, or change it in its place
+        (CachedPartition.updateRequestParams).
+        """
+        if not partitions:
+            return
+        keys = list(map(KEY, partitions))
+        for key, asked in zip(keys, partitions, strict=True):
+            kept = self.by_key.get(key)
+            if kept is None:
+                self.by_key[key] = CachedPartition(asked, turn=next(self._turns))
+                self.topics[asked.topic] += 1
+            else:
+                kept.asked = asked
+        if self.tracker is not None:
+            self.tracker.mark_dirty(keys)
+        self._order = None
+
+    def forget(self, key: PartitionKey) -> bool:
+        """Remove a partition. Return False if the session does not have it."""
+        if self.by_key.pop(key, None) is None:
+            return False
+        self.topics[key[0]] -= 1
+        if not self.topics[key[0]]:
+            del self.topics[key[0]]
+        if self.tracker is not None:
+            self.tracker.drop(key)
+        self._order = None
+        return True
+
+    def move_to_end(self, keys: Iterable[PartitionKey]) -> None:
+        """Move partitions to the end of the session's order, which must have them."""
+        for key in keys:
+            kept = self.by_key[key] = self.by_key.pop(key)
+            kept.turn = next(self._turns)
+            self._order = None
+
+    def track(self, tracker: DirtyTracker) -> None:
+        """Tell `tracker` of changes from now on, and no other."""
+        self.tracker = tracker
+
+    def untrack(self, tracker: DirtyTracker) -> None:
+        """Tell `tracker` no more; no effect if another has replaced it."""
+        if self.tracker is tracker:
+            self.tracker = None
+
+
+class Session:
+    """A fetch session. `epoch` is the epoch that its next request must carry."""
+
     __slots__ = (
-        "_order",
-        "_turns",
         "counted",
         "created_s",
         "epoch",
         "id",
-        "idle_partitions",
         "last_used_s",
         "owner",
         "partitions",
         "ranked",
-        "topics",
         "uses_topic_ids",
     )
 
@@ -115,64 +178,30 @@ class Session:
         self.id = session_id
         self.owner = owner
         self.uses_topic_ids = uses_topic_ids
-        self.partitions = partitions
-        self.topics = Counter(topic for topic, _ in partitions)
-        self._turns = count()
-        for kept, turn in zip(partitions.values(), self._turns, strict=False):
-            kept.turn = turn
+        self.partitions = SessionPartitions(partitions)
         self.epoch = FIRST_EPOCH
         self.created_s = self.last_used_s = now_s
         self.counted = 0
         self.ranked = -1
-        self.idle_partitions: DirtyTracker | None = None
-        self._order: list[FetchPartition] | None = None
 
-    def in_order(self) -> list[FetchPartition]:
-        """Return all partitions in the order in which they are to be read.
-
-        The list is the same object until the session changes. Callers must not change it.
+    def advance(self) -> None:
+        """Expect the next epoch; the largest is followed by 1, never by 0
+        (FetchMetadata.nextEpoch).
         """
-        if self._order is None:
-            self._order = list(map(ASKED, self.partitions.values()))
-        return self._order
+        self.epoch = FIRST_EPOCH if self.epoch == LAST_EPOCH else self.epoch + 1
 
-    def put(self, partitions: Sequence[FetchPartition]) -> None:
-        """Add each partition at the end, or change it in its place
-        (CachedPartition.updateRequestParams).
-        """
-        if not partitions:
-            return
-        keys = list(map(KEY, partitions))
-        for key, asked in zip(keys, partitions, strict=True):
-            kept = self.partitions.get(key)
-            if kept is None:
-                kept = self.partitions[key] = CachedPartition(asked)
-                kept.turn = next(self._turns)
-                self.topics[asked.topic] += 1
-            else:
-                kept.asked = asked
-        if self.idle_partitions is not None:
-            self.idle_partitions.mark_dirty(keys)
-        self._order = None
 
-    def forget(self, key: PartitionKey) -> bool:
-        """Remove a partition. Return False if the session does not have it."""
-        if self.partitions.pop(key, None) is None:
-            return False
-        self.topics[key[0]] -= 1
-        if not self.topics[key[0]]:
-            del self.topics[key[0]]
-        if self.idle_partitions is not None:
-            self.idle_partitions.drop(key)
-        self._order = None
-        return True
+class SessionLimits(NamedTuple):
+    """Limits of all sessions together: their number, and that of their partitions.
 
-    def move_to_end(self, keys: Iterable[PartitionKey]) -> None:
-        """Move partitions to the end of the session's order, which must have them."""
-        for key in keys:
-            kept = self.partitions[key] = self.partitions.pop(key)
-            kept.turn = next(self._turns)
-            self._order = None
+    A session that grows has `session_partitions` partitions at most. A session without use for
+    `min_eviction_s` seconds may always be evicted.
+    """
+
+    sessions: int
+    partitions: int
+    min_eviction_s: float
+    session_partitions: int = 1 << 31
 
 
 class SessionStatistics(NamedTuple):
@@ -188,25 +217,10 @@ class SessionStatistics(NamedTuple):
 
 
 class SessionCache:
-    """All sessions of a process.
+    """All sessions of a process, within `limits`. `rng` chooses the ids."""
 
-    Limits: `sessions_limit` sessions; `partitions_limit` partitions of all sessions together; a
-    session that grows has `session_partitions_limit` partitions at most. A session without use for
-    `min_eviction_s` seconds may always be evicted. `rng` chooses the ids.
-    """
-
-    def __init__(
-        self,
-        sessions_limit: int,
-        partitions_limit: int,
-        min_eviction_s: float,
-        rng: Random,
-        session_partitions_limit: int = 1 << 31,
-    ) -> None:
-        self._sessions_limit = sessions_limit
-        self._partitions_limit = partitions_limit
-        self._session_partitions_limit = session_partitions_limit
-        self._min_eviction_s = min_eviction_s
+    def __init__(self, limits: SessionLimits, rng: Random) -> None:
+        self._limits = limits
         self._rng = rng
         self._sessions: dict[int, Session] = {}
         self._of_owner: dict[Hashable, set[int]] = {}
@@ -254,8 +268,8 @@ class SessionCache:
         limit; it is then evicted.
         """
         del self._sessions[session.id]  # it moves to the end, and its own growth must not evict it
-        grown = len(session.partitions) - session.counted
-        is_too_large = len(session.partitions) > self._session_partitions_limit
+        grown = len(session.partitions.by_key) - session.counted
+        is_too_large = len(session.partitions.by_key) > self._limits.session_partitions
         if grown > 0 and (is_too_large or not self._make_room(grown, now_s)):
             self._sessions[session.id] = session
             self.remove(session)
@@ -274,8 +288,8 @@ class SessionCache:
         if self._sessions.pop(session.id, None) is None:
             return
         self._partitions -= session.counted
-        if session.idle_partitions is not None:
-            session.idle_partitions.close()
+        if session.partitions.tracker is not None:
+            session.partitions.tracker.close()
         session.ranked = -1
         ids = self._of_owner[session.owner]
         ids.discard(session.id)
@@ -288,10 +302,10 @@ class SessionCache:
             self.remove(self._sessions[session_id])
 
     def _count(self, session: Session, now_s: float) -> None:
-        size = len(session.partitions)
+        size = len(session.partitions.by_key)
         self._partitions += size - session.counted
         session.counted = size
-        if session.ranked != size and now_s - session.created_s > self._min_eviction_s:
+        if session.ranked != size and now_s - session.created_s > self._limits.min_eviction_s:
             session.ranked = size
             heappush(self._smallest, (size, session.id))
             if len(self._smallest) > 2 * len(self._sessions) + _SLACK:
@@ -303,15 +317,15 @@ class SessionCache:
         return session is not None and session.ranked == entry[0]
 
     def _has_place(self) -> bool:
-        return len(self._sessions) < self._sessions_limit
+        return len(self._sessions) < self._limits.sessions
 
     def _make_room(self, partitions: int, now_s: float) -> bool:
         """Make room for that many more partitions by evicting stale sessions only. Return False if
         that is not enough.
         """
-        if partitions > self._partitions_limit:
+        if partitions > self._limits.partitions:
             return False
-        while self._partitions + partitions > self._partitions_limit:
+        while self._partitions + partitions > self._limits.partitions:
             stale = self._stale(now_s)
             if stale is None:
                 return False
@@ -320,7 +334,7 @@ class SessionCache:
 
     def _stale(self, now_s: float) -> Session | None:
         oldest = next(iter(self._sessions.values()), None)
-        if oldest is None or now_s - oldest.last_used_s <= self._min_eviction_s:
+        if oldest is None or now_s - oldest.last_used_s <= self._limits.min_eviction_s:
             return None
         return oldest
 

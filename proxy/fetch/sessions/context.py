@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 from protocol.errors import ErrorCode
 from protocol.fetch import TOPIC_IDS_FROM, FetchPartition
 from protocol.fetch_build import KEY
-from proxy.fetch.sessions.cache import CachedPartition, next_epoch
+from proxy.fetch.sessions.cache import CachedPartition
 
 if TYPE_CHECKING:
     from collections.abc import Container, Hashable, Iterable, Sequence
@@ -108,7 +108,7 @@ class FetchContext:
         Only this property walks over the session.
         """
         if self.kind is Kind.INCREMENTAL and self.session is not None:
-            return self.session.in_order()
+            return self.session.partitions.in_order()
         return self.changed
 
     @property
@@ -117,7 +117,7 @@ class FetchContext:
         session's partitions.
         """
         if self.kind is Kind.INCREMENTAL and self.session is not None:
-            return self.session.topics
+            return self.session.partitions.topics
         return dict.fromkeys(one.topic for one in self.changed)
 
     def plan_response(
@@ -136,10 +136,10 @@ class FetchContext:
         assert session is not None
         if session.epoch != self.epoch_after:
             return PlannedResponse(ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.id, [])
-        named, moved = [], []
+        named, moved, by_key = [], [], session.partitions.by_key
         for answer in answers:
             key = answer.topic, answer.partition
-            kept, error_code = session.partitions[key], answer.error_code
+            kept, error_code = by_key[key], answer.error_code
             high_watermark, log_start_offset = answer.high_watermark, answer.log_start_offset
             has_records = answer.records_bytes > 0
             if (  # CachedPartition.maybeUpdateResponseData
@@ -154,8 +154,8 @@ class FetchContext:
                     moved.append(key)
             kept.high_watermark = -1 if error_code else high_watermark
             kept.log_start_offset = log_start_offset
-        if len(session.partitions) > 1:
-            session.move_to_end(moved)
+        if len(by_key) > 1:
+            session.partitions.move_to_end(moved)
         return PlannedResponse(ErrorCode.NONE, session.id, named)
 
     def _plan_whole(self, answers: Sequence[A], now_s: float) -> PlannedResponse[A]:
@@ -242,19 +242,20 @@ def _open_incremental(
     ):
         error = _explain_error(session, request)
         return FetchContext(Kind.ERROR, table, owner, uses_topic_ids, [], error)
-    session.put(request.partitions)
+    partitions = session.partitions
+    partitions.put(request.partitions)
     for key in request.forgotten:
-        session.forget(key)
-    if not session.partitions:
+        partitions.forget(key)
+    if not partitions.by_key:
         table.remove(session)
         return _open_whole(Kind.SESSIONLESS, table, request, version, owner)
     if not table.touch(session, now_s):
         error = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         return FetchContext(Kind.ERROR, table, owner, uses_topic_ids, [], error)
-    session.epoch = next_epoch(session.epoch)
+    session.advance()
     changed = request.partitions
     if request.forgotten:
-        changed = [one for one in changed if KEY(one) in session.partitions]
+        changed = [one for one in changed if KEY(one) in partitions.by_key]
     epoch, code = session.epoch, ErrorCode.NONE
     return FetchContext(
         Kind.INCREMENTAL, table, owner, uses_topic_ids, changed, code, session, epoch

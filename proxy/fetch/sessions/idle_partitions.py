@@ -80,7 +80,7 @@ class IdlePartitions:
     def __init__(self, session: Session, reader: ReaderIdentity, now: float) -> None:
         self._session = session
         self.reader = reader
-        self._dirty: dict[PartitionKey, None] = dict.fromkeys(session.partitions)
+        self._dirty: dict[PartitionKey, None] = dict.fromkeys(session.partitions.by_key)
         self._clean: dict[PartitionKey, CleanPartition] = {}
         self._evaluate_all_at = now
         self._is_waking = False
@@ -104,7 +104,7 @@ class IdlePartitions:
             self._mark_all_dirty()
             period_s = link.broker.config.cache.authorize_every_s * (1 - RENEW_AT)
             self._evaluate_all_at = now + min(EVALUATE_ALL_S, period_s)
-        kept = map(self._session.partitions.__getitem__, self._dirty)
+        kept = map(self._session.partitions.by_key.__getitem__, self._dirty)
         asked, dirty = list(map(ASKED, sorted(kept, key=TURN))), []
         for status in evaluate(link, asked, isolation, version, now):
             if status.state is not AT_END or not self._try_mark_clean(status, now):
@@ -119,7 +119,7 @@ class IdlePartitions:
         if partition is None or self.closed:
             return False
         leader_state, broker = partition.leader_state, link.broker
-        kept = self._session.partitions[status.asked.topic, status.asked.partition]
+        kept = self._session.partitions.by_key[status.asked.topic, status.asked.partition]
         if (kept.high_watermark, kept.log_start_offset) != (
             leader_state.high_watermark,
             leader_state.log_start_offset,
@@ -206,8 +206,7 @@ class IdlePartitions:
         if self.fetch is not None:
             self._wake_fetch()
         self._mark_all_dirty()
-        if self._session.idle_partitions is self:
-            self._session.idle_partitions = None
+        self._session.partitions.untrack(self)
         self.reader.link.broker.purgatory.untrack(self.reader.link, self)
 
 
@@ -222,10 +221,11 @@ def find_idle_partitions(fetch: ClientFetch, now: float) -> IdlePartitions | Non
         return None
     session = context.session
     reader = ReaderIdentity(fetch.link, fetch.request.isolation_level, fetch.head.api_version)
-    idle_partitions = session.idle_partitions
+    idle_partitions = session.partitions.tracker
     if isinstance(idle_partitions, IdlePartitions) and idle_partitions.reader == reader:
         return idle_partitions
     if idle_partitions is not None:
         idle_partitions.close()
-    idle_partitions = session.idle_partitions = IdlePartitions(session, reader, now)
+    idle_partitions = IdlePartitions(session, reader, now)
+    session.partitions.track(idle_partitions)
     return idle_partitions

@@ -11,7 +11,7 @@ import pytest
 from metrics.access_log import EmptyLine
 from metrics.access_log_schema import EMPTY_INTERVAL_MS
 from proxy.accounting.empty_answers import QUEUE_SHARE, TICKS, EmptyAnswers
-from tests.proxy.followed import stand_in
+from tests.proxy.followed_partition import stand_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -8,7 +8,7 @@ import pytest
 
 from metrics.access_log import BlockLine
 from proxy.accounting.stored_runs import QUEUE_SHARE, TICKS, StoredRuns
-from tests.proxy.followed import stand_in
+from tests.proxy.followed_partition import stand_in
 
 LIMIT = 30
 

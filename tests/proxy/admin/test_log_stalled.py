@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.proxy.alone import PATIENCE_S, Alone
+from tests.proxy.forebay_process import PATIENCE_S, Alone
 
 BAD_FRAMES = 1000
 

@@ -47,16 +47,16 @@ def shown(log_directory: Path) -> dict[str, set[float]]:
         forebay = Forebay(load(None, {}, settings).config, LogQueue(io.BytesIO(), 10))
         forebay.broker.disk_throttle.start()
         counters = forebay.broker.counters
-        counters.produce_batches["store"] += 1
-        counters.invalidations["epoch"] += 1
-        counters.disconnects["client"] += 1
+        counters.produce.batches["store"] += 1
+        counters.stored.invalidations["epoch"] += 1
+        counters.clients.disconnects["client"] += 1
         for source in BLOCK_SOURCES:
-            counters.admitted_batches[source] += 1
+            counters.stored.batches[source] += 1
         for hops in (
-            counters.requests_in,
-            counters.requests_out,
-            counters.responses_in,
-            counters.responses_out,
+            counters.traffic.requests_in,
+            counters.traffic.requests_out,
+            counters.traffic.responses_in,
+            counters.traffic.responses_out,
         ):
             hops[FETCH].frames += 1
             hops[999].frames += 1

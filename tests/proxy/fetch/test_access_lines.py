@@ -9,10 +9,10 @@ from protocol.header import RequestHeader
 from proxy.fetch.access_lines import LEAST_DELAY_S
 from proxy.fetch.services import ClientFetch
 from proxy.partitions.readable import PartitionOutcome, PartitionStatus, ReadState
-from tests.proxy.asked import asked, fetch
-from tests.proxy.followed import TOPIC_ID
-from tests.proxy.hitting import END, World
-from tests.proxy.logged import Empty
+from tests.proxy.cached_partition import END, World
+from tests.proxy.followed_partition import TOPIC_ID
+from tests.proxy.memory_log import Empty
+from tests.proxy.session_messages import asked, fetch
 from tests.proxy.tracing import count_calls
 
 CALLS_A_LINE = 6

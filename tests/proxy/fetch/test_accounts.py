@@ -7,9 +7,9 @@ from protocol.api import FETCH
 from protocol.header import RequestHeader
 from proxy.fetch.services import NOT_PARKED, ClientFetch
 from proxy.partitions.readable import PartitionOutcome, PartitionStatus, ReadState
-from tests.proxy.asked import asked, fetch
-from tests.proxy.followed import TOPIC_ID, QuietBroker, known, stand_in
-from tests.proxy.hitting import World, build_fetch
+from tests.proxy.cached_partition import World, build_fetch
+from tests.proxy.followed_partition import TOPIC_ID, QuietBroker, known, stand_in
+from tests.proxy.session_messages import asked, fetch
 
 
 def fetch_of(broker):
@@ -39,12 +39,12 @@ def build_broker():
 def test_single_response_is_counted_at_once():
     broker = build_broker()
     broker.accounts.enter(fetch_of(broker), told_of(broker, 5), True, True)
-    assert dict(broker.counters.fetch_bytes) == {("hit", ""): 5}
-    assert (broker.counters.fetch_hit_s.count, broker.counters.fetch_wait_s.count) == (1, 0)
+    assert dict(broker.counters.fetch.record_bytes) == {("hit", ""): 5}
+    assert (broker.counters.fetch.hit_s.count, broker.counters.fetch.wait_s.count) == (1, 0)
     broker.clock_s = 5.0
     waited = fetch_of(broker)._replace(received_at=1.0)
     broker.accounts.enter(waited, told_of(broker, 5), True, True, waited_s=3.0)
-    assert (broker.counters.fetch_hit_s.sum, broker.counters.fetch_wait_s.sum) == (1.0, 3.0)
+    assert (broker.counters.fetch.hit_s.sum, broker.counters.fetch.wait_s.sum) == (1.0, 3.0)
 
 
 def test_held_responses_are_counted_with_their_times():
@@ -53,25 +53,28 @@ def test_held_responses_are_counted_with_their_times():
     for size_bytes in (5, 6):
         broker.accounts.enter(fetch_of(broker), told_of(broker, size_bytes), True, True)
         broker.clock_s += 1.0
-    assert not broker.counters.fetch_partitions and not broker.counters.fetch_hit_s.count
+    assert not broker.counters.fetch.partitions and not broker.counters.fetch.hit_s.count
     broker.accounts.settle()
-    assert dict(broker.counters.fetch_partitions) == {("hit", ""): 2}
-    assert dict(broker.counters.fetch_bytes) == {("hit", ""): 11}
-    assert broker.counters.fetch_hit_s.sum == 0.0, "each left when it came"
+    assert dict(broker.counters.fetch.partitions) == {("hit", ""): 2}
+    assert dict(broker.counters.fetch.record_bytes) == {("hit", ""): 11}
+    assert broker.counters.fetch.hit_s.sum == 0.0, "each left when it came"
     broker.accounts.settle()
-    assert dict(broker.counters.fetch_partitions) == {("hit", ""): 2}, "once"
+    assert dict(broker.counters.fetch.partitions) == {("hit", ""): 2}, "once"
 
 
 def test_undelivered_response_is_counted_while_others_leave():
     broker = build_broker()
     broker.accounts.hold()
     broker.accounts.enter(fetch_of(broker), told_of(broker, 5), False, False)
-    assert (broker.counters.undelivered_partitions, broker.counters.fetch_upstream_s.count) == (
+    assert (
+        broker.counters.fetch.undelivered_partitions,
+        broker.counters.fetch.upstream_s.count,
+    ) == (
         1,
         1,
     )
     broker.accounts.settle()
-    assert not broker.counters.fetch_partitions
+    assert not broker.counters.fetch.partitions
 
 
 def test_lines_of_held_responses_are_put_together():

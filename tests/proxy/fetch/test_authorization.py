@@ -8,7 +8,7 @@ from protocol import fetch, header
 from protocol.errors import ErrorCode
 from protocol.fetch_build import FetchAnswer, build_response
 from proxy.fetch.authorization import Authorization
-from tests.proxy.followed import TOPIC_ID, QuietBroker
+from tests.proxy.followed_partition import TOPIC_ID, QuietBroker
 
 VERSION = 13
 PERIOD_S = 60.0
@@ -70,7 +70,7 @@ def test_late_use_renews_once_at_the_tail(link, rights):
     assert [(a.topic, a.fetch_offset, a.max_bytes) for a in asked.partitions] == [(TOPIC_ID, 5, 1)]
     on_answer(build_answer())
     assert rights.allows(TOPIC_ID, 1.7 * PERIOD_S)
-    assert link.broker.counters.authorization_renewals == 1
+    assert link.broker.counters.clients.authorization_renewals == 1
 
 
 def test_renewal_names_topics_as_the_client_does(link, rights):
@@ -85,7 +85,7 @@ def test_renewal_names_topics_as_the_client_does(link, rights):
 def test_records_that_a_renewal_brings_are_counted(link, rights):
     rights.used(TOPIC_ID, link.broker.follow(), 0.9 * PERIOD_S)
     link.upstream.sent[0][1](build_answer(records=b"r" * 77))
-    assert link.broker.counters.upstream_fetch_bytes == {"authorization": 77}
+    assert link.broker.counters.upstream.fetch_bytes == {"authorization": 77}
 
 
 @pytest.mark.parametrize("answer", [None, b"\0\0\0\4\0\0\0\0", b""], ids=["lost", "cut", "empty"])
@@ -94,7 +94,7 @@ def test_unreadable_renewal_lets_the_right_lapse(link, rights, answer):
     link.upstream.sent[0][1](answer)
     assert rights.allows(TOPIC_ID, 0.95 * PERIOD_S)
     assert not rights.allows(TOPIC_ID, PERIOD_S)
-    assert link.broker.counters.bad_frames == (answer is not None)
+    assert link.broker.counters.faults.bad_frames == (answer is not None)
     rights.used(TOPIC_ID, link.broker.follow(), 0.95 * PERIOD_S)
     assert len(link.upstream.sent) == 2, "the next use asks again"
 
@@ -125,7 +125,7 @@ def test_new_connections_right_is_proven_at_the_tail(link, error_code, allowed):
     on_answer(build_answer(error_code))
     assert heard == [True]
     assert rights.allows(TOPIC_ID, link.broker.now()) is allowed
-    assert link.broker.counters.authorization_proofs == 1
+    assert link.broker.counters.clients.authorization_proofs == 1
 
 
 def test_lost_connection_is_told_to_the_waiter(link):

@@ -7,9 +7,9 @@ from protocol.fetch import FetchPartition
 from protocol.fetch_build import build_request
 from proxy.fetch.completion import READ_WAIT_S
 from tests.protocol.batches import batch_v2
-from tests.proxy.answering import Scene, said_of
-from tests.proxy.followed import EPOCH, TOPIC_ID, known
-from tests.proxy.turning import until
+from tests.proxy.answering_broker import Scene, said_of
+from tests.proxy.event_loop import until
+from tests.proxy.followed_partition import EPOCH, TOPIC_ID, known
 from throttle.tickets import DelayTicket, TicketKey
 
 HEARTBEAT = b"\0\0\0\x0a" + b"\0\x0c\0\0" + b"\0\0\0\x2a" + b"\xff\xff"

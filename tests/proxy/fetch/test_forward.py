@@ -8,9 +8,9 @@ from protocol.fetch import scan_request
 from protocol.fetch_build import stamp_response_session
 from protocol.header import peek_request
 from proxy.fetch.forward import WHOLE_BYTES
-from tests.proxy.answering import Scene, said_of
-from tests.proxy.followed import TOPIC_ID
-from tests.proxy.hitting import END, build_fetch
+from tests.proxy.answering_broker import Scene, said_of
+from tests.proxy.cached_partition import END, build_fetch
+from tests.proxy.followed_partition import TOPIC_ID
 
 UNKNOWN_SERVER_ERROR = -1
 BELOW = -5
@@ -139,15 +139,15 @@ async def test_large_response_is_passed_on_within_its_session(has_room):
     responses, counters = scene.broker.responses, scene.broker.counters
     held_bytes = 0 if has_room else responses.limit_bytes
     responses.in_flight_bytes += held_bytes
-    told_bytes, before = sum(counters.fetch_bytes.values()), len(scene.transport.pieces)
+    told_bytes, before = sum(counters.fetch.record_bytes.values()), len(scene.transport.pieces)
     assert deliver_in_pieces(scene, frame, 100_000) <= held_bytes + (1 << 16)
     answer = bytearray(frame)
     stamp_response_session(answer, 13, session_id)
     assert b"".join(scene.transport.pieces[before:]) == answer
     assert responses.in_flight_bytes == held_bytes
     assert not responses.waiting
-    assert sum(counters.fetch_bytes.values()) == told_bytes + size_bytes
-    assert counters.responses_out[1].size_bytes == sum(map(len, scene.sent))
+    assert sum(counters.fetch.record_bytes.values()) == told_bytes + size_bytes
+    assert counters.traffic.responses_out[1].size_bytes == sum(map(len, scene.sent))
     responses.in_flight_bytes -= held_bytes
     scene.receive(build_fetch(END - 1, correlation_id=3, session=(session_id, 2)))
     said, _ = scene.hear()

@@ -18,8 +18,8 @@ from proxy.fetch.sessions.context import FINAL_EPOCH
 from proxy.net.send_buffer import PIECE_BYTES
 from tests.kit.cache_batches import read
 from tests.kit.examples import examples
-from tests.proxy.followed import TOPIC_ID
-from tests.proxy.hitting import END, World, build_fetch
+from tests.proxy.cached_partition import END, World, build_fetch
+from tests.proxy.followed_partition import TOPIC_ID
 
 VERSIONS = (4, 7, 12, 13, 16)
 ROOM_BYTES = 1 << 20
@@ -306,7 +306,7 @@ async def test_undelivered_response_is_counted_and_released(client, offset):
     client.change("full", True)
     assert client.fetch(offset)
     client.world.end()
-    assert client.world.broker.counters.undelivered_partitions == 1
+    assert client.world.broker.counters.fetch.undelivered_partitions == 1
     assert client.world.cache.statistics().pinned_bytes == 0
     assert client.world.broker.responses.in_flight_bytes == 0
 
@@ -322,7 +322,7 @@ def slow():
 
 
 def read_traffic(world):
-    traffic = world.broker.counters.responses_out[api.FETCH]
+    traffic = world.broker.counters.traffic.responses_out[api.FETCH]
     return traffic.frames, traffic.size_bytes
 
 
@@ -346,7 +346,7 @@ async def test_partly_sent_lost_response_is_not_counted(slow):
     traffic, lines = read_traffic(slow), len(slow.lines)
     slow.receive(build_fetch(LARGE, correlation_id=3))
     slow.end()
-    assert slow.broker.counters.undelivered_partitions == 1
+    assert slow.broker.counters.fetch.undelivered_partitions == 1
     assert slow.cache.statistics().pins == 0
     assert (read_traffic(slow), len(slow.lines)) == (traffic, lines)
 
@@ -506,7 +506,7 @@ async def test_a_session_names_those_with_news(many):
     assert [(index, len(one)) for index, one in records.items()] == [(2, 5_000)]
     order = [
         one.partition
-        for one in many.broker.sessions.find(number, many.link.session_owner).in_order()
+        for one in many.broker.sessions.find(number, many.link.session_owner).partitions.in_order()
     ]
     assert order == [1, 3, 0, 2], "those with records moved to the end"
 
@@ -559,7 +559,7 @@ async def test_waiting_fetch_gets_the_records(client, version, isolation_level, 
         assert client.said(version)[1] == stored(world, offset)
         client.hear()
     assert world.cache.statistics().pinned_bytes == 0
-    assert world.broker.counters.fetch_wait_s.count == 3
+    assert world.broker.counters.fetch.wait_s.count == 3
 
 
 async def test_waiting_fetch_gets_aborted_transactions(client):

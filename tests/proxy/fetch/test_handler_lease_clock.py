@@ -1,6 +1,6 @@
 """A lease that ends while a request is read serves nothing: the clock is read afterwards."""
 
-from tests.proxy.hitting import World, build_fetch
+from tests.proxy.cached_partition import World, build_fetch
 
 LEASE_S = 1.0
 
@@ -21,5 +21,5 @@ async def test_lease_ended_during_reading_serves_nothing(monkeypatch):
     read_s = LEASE_S
     world.receive(build_fetch(3))
     assert len(world.sent) == 1
-    assert world.broker.counters.fetch_bytes["hit", ""] > 0
+    assert world.broker.counters.fetch.record_bytes["hit", ""] > 0
     world.end()

@@ -12,7 +12,7 @@ from proxy.partitions.readable import PartitionStatus, ReadState
 from proxy.partitions.table import Partition, Partitions
 from proxy.partitions.topics import Topic
 from tests.kit.cache_batches import build_batch
-from tests.proxy.followed import LEADERS
+from tests.proxy.followed_partition import LEADERS
 
 MIB = 1 << 20
 TOPIC_ID = bytes(15) + b"\x01"

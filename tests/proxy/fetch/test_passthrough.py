@@ -12,9 +12,9 @@ from protocol.fetch_build import FetchAnswer, build_request, build_response
 from protocol.header import peek_request
 from proxy.fetch.response import PAUSE_MS
 from tests.protocol.test_produce_rows import build as build_produce
-from tests.proxy.front import OFF, front
-from tests.proxy.short_way import build_answer
-from tests.proxy.turning import until
+from tests.proxy.event_loop import until
+from tests.proxy.produce_link import build_answer
+from tests.proxy.uncached_forebay import OFF, front
 
 TOPIC_ID = bytes(range(16))
 LARGE_BYTES = 900_000
@@ -120,15 +120,23 @@ def test_partitions_are_counted_when_the_response_left(run, has_log):
                 whole = answer(correlation_id=number, sizes=records)
                 await played.send(request(correlation_id=number, asked=len(records)))
                 played.broker.answer(whole[:-1])
-                assert played.counters["responses_out"][1].frames == number
+                assert played.counters["traffic.responses_out"][1].frames == number
                 played.broker.answer(whole[-1:])
                 assert await played.take(len(whole)) == whole
             counters = played.counters
-            assert counters["fetch_partitions"] == {("pass", "disabled"): 5}
-            assert counters["fetch_bytes"] == {("pass", "disabled"): 100 + 2 * LARGE_BYTES + 15}
-            assert (counters["fetch_upstream_s"], counters["undelivered_partitions"]) == (3, 0)
+            assert counters["fetch.partitions"] == {("pass", "disabled"): 5}
+            assert counters["fetch.record_bytes"] == {
+                ("pass", "disabled"): 100 + 2 * LARGE_BYTES + 15
+            }
+            assert (counters["fetch.upstream_s"], counters["fetch.undelivered_partitions"]) == (
+                3,
+                0,
+            )
             sent = sum(len(answer(sizes=records)) for records in sizes)
-            for traffic in (counters["responses_in"][1], counters["responses_out"][1]):
+            for traffic in (
+                counters["traffic.responses_in"][1],
+                counters["traffic.responses_out"][1],
+            ):
                 assert (traffic.frames, traffic.size_bytes) == (3, sent)
             if has_log:
                 lines = [(line.partition, line.offset, line.bytes) for line in played.lines.fetches]
@@ -168,7 +176,10 @@ def test_lost_broker_within_a_response_logs_nothing(run):
             played.broker.close()
             assert whole[400_000:].startswith(await played.take(len(whole)))
             await until(lambda: not played.forebay.listeners[0].links)
-            assert (played.counters["undelivered_partitions"], played.lines.fetches) == (1, [])
+            assert (played.counters["fetch.undelivered_partitions"], played.lines.fetches) == (
+                1,
+                [],
+            )
             assert played.forebay.broker.responses.in_flight_bytes == 0
             assert played.forebay.broker.requests.in_flight_bytes == 0
 
@@ -187,7 +198,10 @@ def test_lost_client_within_a_response_is_uncounted(run):
             played.client.close()
             played.broker.answer(whole[500_000:-1])
             await until(lambda: not played.forebay.listeners[0].links)
-            assert (played.counters["undelivered_partitions"], played.lines.fetches) == (1, [])
+            assert (played.counters["fetch.undelivered_partitions"], played.lines.fetches) == (
+                1,
+                [],
+            )
             assert played.forebay.broker.responses.in_flight_bytes == 0
 
     run(scenario())
@@ -202,7 +216,7 @@ def test_stalled_client_is_charged_and_not_read():
             played.broker.answer(whole)
             await until(lambda: played.link.upstream.framed.reading_held)
             assert 0 < played.forebay.broker.responses.in_flight_bytes < 3 << 20
-            assert played.counters["responses_out"][1].frames == 0
+            assert played.counters["traffic.responses_out"][1].frames == 0
             assert await played.take(len(whole)) == whole
             await until(lambda: played.lines.fetches)
             assert played.forebay.broker.responses.in_flight_bytes == 0
@@ -220,7 +234,7 @@ def test_full_queue_answers_empty_without_session():
             await asyncio.get_running_loop().sock_sendall(
                 played.client, request(correlation_id=8, session=SESSION)
             )
-            await until(lambda: played.counters["fetch_refused"])
+            await until(lambda: played.counters["fetch.refused"])
             produced = build_answer(0)
             played.broker.answer(produced)
             assert await played.take(len(produced)) == produced
@@ -232,7 +246,7 @@ def test_full_queue_answers_empty_without_session():
             (refused,) = played.lines.count_empty()
             assert (refused.result, refused.reason) == ("miss", "refused")
             assert played.lines.fetches == []
-            assert played.counters["internal_errors"] == 0
+            assert played.counters["faults.internal_errors"] == 0
             whole = answer(sizes=(LARGE_BYTES,))
             assert await played.ask(request(), whole) == whole, "the next goes"
 

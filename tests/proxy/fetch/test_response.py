@@ -16,9 +16,9 @@ from proxy.fetch.sessions.context import open_fetch
 from proxy.net.client_connection import ClientConnection
 from proxy.partitions.readable import PartitionStatus, ReadState
 from tests.kit.cache_batches import build_batch, insert
-from tests.proxy import asked as asking
-from tests.proxy.followed import LEADERS, known, stand_in
-from tests.proxy.turning import until
+from tests.proxy import session_messages
+from tests.proxy.event_loop import until
+from tests.proxy.followed_partition import LEADERS, known, stand_in
 
 MIB = 1 << 20
 BATCH_BYTES = 300_000
@@ -88,8 +88,8 @@ class Setting:
         self.partition.leader_state.learn(0, self.end, self.end, 0, 1e9)
 
     def fetch(self, offset):
-        one = asking.asked("orders", 0, offset, max_bytes=MIB)
-        request = asking.fetch((0, -1), one)
+        one = session_messages.asked("orders", 0, offset, max_bytes=MIB)
+        request = session_messages.fetch((0, -1), one)
         context = open_fetch(self.broker.sessions, request, VERSION, None, 0.0)
         head = RequestHeader(1, VERSION, 7, "slow", 0)
         fetch = ClientFetch(self.link, head, request, context, 0, 0.0)
@@ -170,7 +170,7 @@ def test_client_without_room_to_copy_is_closed(setting):
         assert charged.in_flight_bytes == charged.limit_bytes, "nothing was copied"
 
     setting.run(overwrite())
-    assert setting.broker.counters.disconnects["response_memory"] == 1
+    assert setting.broker.counters.clients.disconnects["response_memory"] == 1
     setting.link.framed.connection_lost(None)
     assert setting.pinned_bytes == 0
     charged.in_flight_bytes -= charged.limit_bytes

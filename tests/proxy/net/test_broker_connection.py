@@ -14,7 +14,7 @@ import pytest
 from proxy.accounting.counters import Counters
 from proxy.net.broker_connection import BrokerConnection, Dial
 from proxy.net.byte_budget import ByteBudget
-from tests.proxy.turning import PATIENCE_S, until
+from tests.proxy.event_loop import PATIENCE_S, until
 
 
 def frame(correlation_id, body=b""):
@@ -154,7 +154,7 @@ async def test_an_idle_link_is_reopened_silently():
         broker.close()
         await until(lambda: asking.link.reopened == 1)
         assert asking.lost == []
-        assert asking.counters.upstream_reopened == 1
+        assert asking.counters.upstream.reopened == 1
         assert not asking.link.is_connected
         await ask_and_answer(broker, asking, 2)
         assert len(broker.writers) == 2
@@ -222,7 +222,7 @@ async def test_a_broker_that_cannot_be_reached():
         await until(lambda: asking.lost)
     assert "cannot reach the broker at 127.0.0.1:" in asking.lost[0]
     assert asking.answers == [(1, None)]
-    assert asking.counters.upstream_connect_errors == 1
+    assert asking.counters.upstream.connect_errors == 1
 
 
 async def test_own_close_tells_waiters_and_sends_requests():

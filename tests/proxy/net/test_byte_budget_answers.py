@@ -13,9 +13,9 @@ import pytest
 import uvloop
 
 from proxy.janitor import STUCK_S
+from tests.proxy.event_loop import PATIENCE_S, until
 from tests.proxy.net.test_byte_budget_unfinished import MIB, crowd
 from tests.proxy.net.test_client_connection import LIST_GROUPS
-from tests.proxy.turning import PATIENCE_S, until
 
 BOUND_BYTES = 16 * MIB
 ANSWER_BYTES = 6 * MIB
@@ -144,16 +144,18 @@ def test_stalled_reader_is_closed_while_others_wait():
             await settle(here)
             here.janitor.make_room(0.0)
             here.janitor.make_room(STUCK_S)
-            assert not broker.counters.disconnects["response_memory"], "nobody waits"
+            assert not broker.counters.clients.disconnects["response_memory"], "nobody waits"
             broker.responses.begin(next(iter(here.listener.links)).framed, 4 * BOUND_BYTES)
             assert broker.responses.waiting
             here.janitor.make_room(100.0)
             here.janitor.make_room(100.0 + STUCK_S - 1)
-            assert not broker.counters.disconnects["response_memory"]
+            assert not broker.counters.clients.disconnects["response_memory"]
             here.janitor.make_room(100.0 + STUCK_S)
-            assert broker.counters.disconnects["response_memory"] == 1
+            assert broker.counters.clients.disconnects["response_memory"] == 1
             here.janitor.make_room(101.0 + STUCK_S)
-            assert broker.counters.disconnects["response_memory"] <= 2, "one after the other"
+            assert broker.counters.clients.disconnects["response_memory"] <= 2, (
+                "one after the other"
+            )
             waiting.close()
 
     asyncio.run(scenario())

@@ -14,11 +14,11 @@ import uvloop
 from protocol import control
 from proxy.janitor import Janitor
 from proxy.net.client_connection import UNSIGNED_FRAME_BYTES
-from tests.proxy.front import front
+from tests.proxy.event_loop import PATIENCE_S, until
 from tests.proxy.net.test_client_connection import LIST_GROUPS
 from tests.proxy.produce.test_splice_request import produce
-from tests.proxy.short_way import build_answer
-from tests.proxy.turning import PATIENCE_S, until
+from tests.proxy.produce_link import build_answer
+from tests.proxy.uncached_forebay import front
 
 MIB = 1 << 20
 BOUND_BYTES = 16 * MIB
@@ -125,16 +125,16 @@ def test_unfinished_large_frames_leave_room_for_others(run):
                 await until(lambda: here.requests.unfinished_bytes == len(frame))
                 charged = next(x for x in here.listener.links if x.framed.charged_bytes)
                 await until(lambda it=charged: it.framed.pending_frame_bytes == SENT_BYTES)
-                assert counters.disconnects["request_memory"] == sent_count
+                assert counters.clients.disconnects["request_memory"] == sent_count
                 for _ in range(2):
                     here.janitor.tend_links(now)
                     now += 1.0
-                assert counters.disconnects["request_memory"] == sent_count + 1
+                assert counters.clients.disconnects["request_memory"] == sent_count + 1
             here.janitor.tend_links(now)
             assert len(here.listener.links) == 2, (
                 "nobody waits for the last one, which has until limits.frameTimeout"
             )
-            assert counters.connection_errors == 0
+            assert counters.clients.connection_errors == 0
 
     run(scenario())
 
@@ -177,7 +177,7 @@ def test_unfinished_small_frames_do_not_hold_the_limit(run):
                 here.janitor.tend_links(float(now))
             assert here.requests.in_flight_bytes < MIB
             assert here.requests.paused_transports == 0
-            assert here.played.forebay.broker.counters.disconnects["request_memory"] > 0
+            assert here.played.forebay.broker.counters.clients.disconnects["request_memory"] > 0
             await here.played.send(LIST_GROUPS)
             here.played.broker.answer(build_answer(42))
             assert await here.played.take(len(build_answer(42))) == build_answer(42)
@@ -271,7 +271,7 @@ def test_unauthenticated_client_sends_no_large_frame(mechanism, steps):
             other, _ = await here.connect()
             here.begin(other, large)
             assert await ends(other)
-            assert here.played.forebay.broker.counters.bad_frames == 1
+            assert here.played.forebay.broker.counters.faults.bad_frames == 1
             again, other_link = await here.connect()
             here.begin(again, handshake(mechanism) + authenticate())
             await until(lambda: other_link.upstream.unanswered)

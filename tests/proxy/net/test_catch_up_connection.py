@@ -11,7 +11,7 @@ from proxy.accounting.counters import Counters
 from proxy.net.broker_connection import Dial
 from proxy.net.byte_budget import ByteBudget
 from proxy.net.catch_up_connection import LONGEST_PAUSE_S, PAUSE_S, SILENCE_S, CatchUpConnection
-from tests.proxy.turning import PATIENCE_S, until
+from tests.proxy.event_loop import PATIENCE_S, until
 
 VERSION = 2
 
@@ -121,7 +121,7 @@ async def test_first_request_opens_it_without_credentials():
         await until(lambda: broker.seen == [ASKED])
         broker.answer(frame(0, b"records"))
         await until(lambda: client.answers == [frame(0, b"records")])
-        assert client.counters.catch_up_requests == 1
+        assert client.counters.upstream.catch_up_requests == 1
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "OAUTHBEARER"])
@@ -170,7 +170,7 @@ async def test_refused_renewal_ends_only_the_second_connection():
         broker.answer(frame(60, b"\0\0\0\0\0\0"), authenticated(61, 58))
         await until(lambda: client.done == [50, 60])
         assert client.answers == [frame(0), None]
-        assert (client.catch_up.usable, client.counters.catch_up_losses) == (False, 1)
+        assert (client.catch_up.usable, client.counters.upstream.catch_up_losses) == (False, 1)
 
 
 async def test_refusals_are_retried_after_doubling_pauses(caplog):
@@ -195,7 +195,7 @@ async def test_refusals_are_retried_after_doubling_pauses(caplog):
             LONGEST_PAUSE_S,
             LONGEST_PAUSE_S,
         ]
-        assert client.counters.catch_up_losses == 6
+        assert client.counters.upstream.catch_up_losses == 6
         assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
@@ -224,7 +224,7 @@ async def test_close_within_a_frame_answers_none_once():
         broker.writers[-1].close()
         await until(lambda: len(client.answers) == 2)
         assert client.answers == [frame(0, b"whole"), None]
-        assert (client.counters.catch_up_losses, client.catch_up.usable) == (1, False)
+        assert (client.counters.upstream.catch_up_losses, client.catch_up.usable) == (1, False)
         client.clock += PAUSE_S
         assert client.catch_up.usable
 
@@ -247,7 +247,7 @@ async def test_idle_close_reopens_without_a_log_line(signed_in, caplog):
             broker.writers[-1].close()
             await until(lambda: not client.catch_up.is_connected)
             assert client.catch_up.usable
-        assert (client.counters.catch_up_losses, caplog.records) == (0, [])
+        assert (client.counters.upstream.catch_up_losses, caplog.records) == (0, [])
 
 
 async def test_silent_broker_loses_the_connection():
@@ -257,7 +257,11 @@ async def test_silent_broker_loses_the_connection():
         client.catch_up.tick(client.clock + SILENCE_S - 0.01)
         assert client.answers == []
         client.catch_up.tick(client.clock + SILENCE_S)
-        assert (client.answers, client.counters.catch_up_losses, client.catch_up.usable) == (
+        assert (
+            client.answers,
+            client.counters.upstream.catch_up_losses,
+            client.catch_up.usable,
+        ) == (
             [None],
             1,
             False,
@@ -312,4 +316,4 @@ async def test_lost_client_ends_it_without_blame(caplog):
         client.catch_up.close()
         assert client.answers == [None]
         assert (client.catch_up.usable, client.catch_up.is_connected) == (False, False)
-        assert (client.counters.catch_up_losses, caplog.records) == (0, [])
+        assert (client.counters.upstream.catch_up_losses, caplog.records) == (0, [])

@@ -6,10 +6,10 @@ import pytest
 import uvloop
 
 from protocol.primitives import INT32
-from tests.proxy.front import OFF, front
+from tests.proxy.event_loop import until
 from tests.proxy.produce.test_splice_request import greet, produce
-from tests.proxy.short_way import build_answer
-from tests.proxy.turning import until
+from tests.proxy.produce_link import build_answer
+from tests.proxy.uncached_forebay import OFF, front
 
 BOUND_BYTES = 64 << 10
 FRAME_BYTES = 40_000

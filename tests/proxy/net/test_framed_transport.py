@@ -15,7 +15,7 @@ from proxy.net.framed_transport import (
     Hooks,
 )
 from proxy.net.send_buffer import PIECE_BYTES, SendBuffer
-from tests.proxy.turning import until
+from tests.proxy.event_loop import until
 
 
 class PlayedTransport:

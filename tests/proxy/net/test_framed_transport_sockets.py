@@ -9,7 +9,7 @@ import uvloop
 
 from protocol import framing
 from proxy.net.framed_transport import FramedTransport, Hooks
-from tests.proxy.turning import until
+from tests.proxy.event_loop import until
 
 REQUEST = b"\0\0\0\4ping"
 

@@ -19,8 +19,8 @@ from proxy.net.broker_connection import Dial
 from proxy.net.byte_budget import ByteBudget
 from proxy.net.own_connections import OwnConnections
 from tests.kit.broker.ports import lease_port
-from tests.proxy.followed import stand_in
-from tests.proxy.turning import PATIENCE_S, until
+from tests.proxy.event_loop import PATIENCE_S, until
+from tests.proxy.followed_partition import stand_in
 
 ANSWERS = {
     API_VERSIONS: bytes(4) + bytes(2) + b"\1" + bytes(4) + b"\0",
@@ -105,7 +105,7 @@ def said(caplog):
 async def test_a_refused_connection_is_called_so(said):
     with lease_port() as lease:
         async with stand_before("127.0.0.1", lease.port) as stand:
-            await until(lambda: stand.counters.upstream_connect_errors > 2)
+            await until(lambda: stand.counters.upstream.connect_errors > 2)
     (line,) = said.messages
     assert "does not answer: cannot reach the broker" in line
     assert "Connect call failed" in line

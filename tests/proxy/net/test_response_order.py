@@ -7,7 +7,7 @@ import pytest
 
 from proxy.net.response_order import ResponseOrder
 from proxy.net.send_buffer import SendBuffer
-from tests.proxy.followed import known
+from tests.proxy.followed_partition import known
 
 
 class Delivered:

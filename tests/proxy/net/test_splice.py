@@ -28,8 +28,8 @@ from proxy.net.splice import (
     may_pass,
     open_pipe,
 )
+from tests.proxy.event_loop import PATIENCE_S, until
 from tests.proxy.net.test_broker_connection import PlayedBroker
-from tests.proxy.turning import PATIENCE_S, until
 
 LARGE_BYTES = 900_000
 MOST_BYTES = 64 << 20
@@ -68,7 +68,7 @@ class Passing:
                 self.sink.send((answer,), lambda _sent: self.sent.append(correlation_id))
 
         frame = (4).to_bytes(4, "big") + correlation_id.to_bytes(4, "big")
-        traffic = self.counters.responses_in[1]
+        traffic = self.counters.traffic.responses_in[1]
 
         def begin(head, frame_bytes, source):
             lacking_bytes = frame_bytes - self.tail_bytes - len(head)
@@ -151,8 +151,8 @@ def test_a_large_answer_arrives_as_it_was_sent(run, tail_bytes):
             await until(lambda: passing.sent == [1, 2])
             assert [number for number, _ in passing.ended] == [1, 2]
             assert passing.link.unanswered == passing.bound.in_flight_bytes == piped_bytes() == 0
-            assert passing.counters.responses_in[1].size_bytes == 2 * LARGE_BYTES
-            assert passing.counters.responses_in[1].frames == 2
+            assert passing.counters.traffic.responses_in[1].size_bytes == 2 * LARGE_BYTES
+            assert passing.counters.traffic.responses_in[1].frames == 2
 
     run(scenario())
 

@@ -11,9 +11,9 @@ import uvloop
 
 from proxy.net import tls_handshakes as handshakes_module
 from tests.kit.broker.certificates import write_certificates
-from tests.proxy.front import OFF, front
+from tests.proxy.event_loop import PATIENCE_S, until
 from tests.proxy.net.test_client_connection import LIST_GROUPS
-from tests.proxy.turning import PATIENCE_S, until
+from tests.proxy.uncached_forebay import OFF, front
 
 both_loops = pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 
@@ -54,8 +54,8 @@ async def doors(directory, most):
         await until(lambda: len(here.broker.handshakes) == 1)
         played.client.close()
         await until(lambda: not len(here.broker.handshakes))
-        here.counters.connections = 0
-        here.counters.disconnects.clear()
+        here.counters.clients.connections = 0
+        here.counters.clients.disconnects.clear()
         try:
             yield here
         finally:
@@ -86,20 +86,22 @@ def test_silent_connection_yields_to_a_handshake(run, tmp_path):
             limit = here.broker.handshakes.limit
             silent = [await here.connect_silent() for _ in range(limit)]
             await until(lambda: len(here.broker.handshakes) == limit)
-            assert not here.counters.disconnects
+            assert not here.counters.clients.disconnects
             reader, writer = await here.connect()
             assert await ask(here.played, reader, writer)
-            assert here.counters.disconnects == {"too_many_handshakes": 1}
+            assert here.counters.clients.disconnects == {"too_many_handshakes": 1}
             assert await ends(silent[0]), "the oldest"
             assert len(here.broker.handshakes) == limit - 1
-            assert here.counters.active_connections == 1
+            assert here.counters.clients.active_connections == 1
             for one in silent:
                 one.close()
             await until(lambda: not len(here.broker.handshakes))
-            assert here.counters.disconnects["handshake"] == limit - 1
+            assert here.counters.clients.disconnects["handshake"] == limit - 1
             writer.close()
-            await until(lambda: not here.counters.active_connections)
-            assert here.counters.connections == sum(here.counters.disconnects.values())
+            await until(lambda: not here.counters.clients.active_connections)
+            assert here.counters.clients.connections == sum(
+                here.counters.clients.disconnects.values()
+            )
 
     run(scenario())
 
@@ -109,11 +111,11 @@ def test_all_listeners_share_one_connection_limit(run, tmp_path):
     async def scenario():
         async with doors(tmp_path, 2) as here:
             clients = [await here.connect(), await here.connect()]
-            await until(lambda: here.counters.active_connections == 2)
+            await until(lambda: here.counters.clients.active_connections == 2)
             assert await ends(await here.connect_silent())
-            assert here.counters.disconnects == {"too_many_connections": 1}
+            assert here.counters.clients.disconnects == {"too_many_connections": 1}
             clients[0][1].close()
-            await until(lambda: here.counters.active_connections == 1)
+            await until(lambda: here.counters.clients.active_connections == 1)
             silent = await here.connect_silent()
             await until(lambda: len(here.broker.handshakes) == 1)
             assert await ends(await here.connect_silent())
@@ -133,7 +135,7 @@ def test_none_lasts(run, tmp_path, monkeypatch):
             silent = await here.connect_silent()
             assert await ends(silent)
             await until(lambda: not len(here.broker.handshakes))
-            assert here.counters.disconnects == {"handshake": 1}
+            assert here.counters.clients.disconnects == {"handshake": 1}
 
     run(scenario())
 
@@ -153,10 +155,10 @@ def test_listeners_share_one_bound():
             for one in others:
                 one.setblocking(False)
                 await asyncio.get_running_loop().sock_connect(one, tuple(second.bound))
-            await until(lambda: played.counters["disconnects"])
+            await until(lambda: played.counters["clients.disconnects"])
             assert (len(first.links), len(second.links)) == (1, 1)
             assert await ends(others[1])
-            assert played.counters["disconnects"] == {"too_many_connections": 1}
+            assert played.counters["clients.disconnects"] == {"too_many_connections": 1}
             for one in others:
                 one.close()
 

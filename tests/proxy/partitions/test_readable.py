@@ -18,7 +18,7 @@ from proxy.partitions.readable import (
     plan_partition,
 )
 from proxy.partitions.table import Partition
-from tests.proxy.followed import EPOCH, LEASE_UNTIL_S, TOPIC_ID, QuietBroker, learn, store
+from tests.proxy.followed_partition import EPOCH, LEASE_UNTIL_S, TOPIC_ID, QuietBroker, learn, store
 
 UNCOMMITTED, COMMITTED = 0, 1
 STRIDE = 7

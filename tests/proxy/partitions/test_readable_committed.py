@@ -9,7 +9,7 @@ import pytest
 from protocol.fetch import FetchPartition
 from proxy.partitions.readable import ReadState, plan_given_up, plan_partition
 from proxy.partitions.table import Partition
-from tests.proxy.followed import EPOCH, TOPIC_ID, QuietBroker, learn, store
+from tests.proxy.followed_partition import EPOCH, TOPIC_ID, QuietBroker, learn, store
 from tests.proxy.transactional_log import Log
 
 UNCOMMITTED, COMMITTED = 0, 1

@@ -21,7 +21,7 @@ from proxy.partitions.store import (
     note_forwarded,
 )
 from tests.kit.cache_batches import build_run, insert, read
-from tests.proxy.followed import EPOCH, QuietBroker, learn
+from tests.proxy.followed_partition import EPOCH, QuietBroker, learn
 
 NONE, GZIP, ZSTD = 0, 1, 4
 

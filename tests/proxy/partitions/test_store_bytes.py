@@ -13,8 +13,8 @@ from protocol.fetch import FetchPartition
 from proxy.partitions.store import admit_fetched
 from tests.kit.cache_batches import read
 from tests.protocol.batches import batch_v2
-from tests.proxy.followed import EPOCH, TOPIC_ID, QuietBroker, learn
-from tests.proxy.short_way import Link
+from tests.proxy.followed_partition import EPOCH, TOPIC_ID, QuietBroker, learn
+from tests.proxy.produce_link import Link
 
 GZIP, ZSTD = 1, 4
 LOG_APPEND_TIME = 8
@@ -56,7 +56,7 @@ class Storing:
 
     def produce(self, sent, base_offset, frame_type=bytes, append_time_ms=-1):
         """Whether it was stored."""
-        admitted = self.broker.counters.admitted_batches
+        admitted = self.broker.counters.stored.batches
         before = admitted["produce"]
         assert self.link.produce(sent, frame_type=frame_type)
         self.link.reply(base_offset, append_time_ms)
@@ -73,7 +73,7 @@ class Storing:
 
     @property
     def plans(self):
-        return dict(self.broker.counters.produce_batches)
+        return dict(self.broker.counters.produce.batches)
 
 
 @pytest.mark.parametrize("frame_type", [bytes, bytearray])

@@ -1,6 +1,6 @@
 """A forgotten partition is not followed, whoever refers to it, and does not affect its successor."""
 
-from tests.proxy.followed import TOPIC_ID, QuietBroker, known
+from tests.proxy.followed_partition import TOPIC_ID, QuietBroker, known
 
 
 def test_forgotten_partition_returns_as_another():

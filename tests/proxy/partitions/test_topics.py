@@ -1,7 +1,7 @@
 """Topic names and ids, and their relation."""
 
 from proxy.partitions.topics import Leader, Topics
-from tests.proxy.followed import LEADERS, known
+from tests.proxy.followed_partition import LEADERS, known
 
 OLD, NEW = bytes(15) + b"\1", bytes(15) + b"\2"
 

@@ -14,7 +14,7 @@ from proxy.partitions.update import learn_error
 from proxy.replica_fetcher.poll import NOTHING_STORED, may_be_truncated, plan_asked
 from tests.kit.cache_batches import build_run, insert
 from tests.protocol.markers import build_marker
-from tests.proxy.followed import EPOCH, TOPIC_ID, QuietBroker
+from tests.proxy.followed_partition import EPOCH, TOPIC_ID, QuietBroker
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from proxy.produce.in_flight import InFlightProduce
 from proxy.relay import relay
 from proxy.scheduling.queued_request import Entry
 from tests.e2e.raw_frames import build_plain
-from tests.proxy.followed import EPOCH, QuietBroker, learn
-from tests.proxy.gated import REFUSED, Link, held, make_broker
+from tests.proxy.followed_partition import EPOCH, QuietBroker, learn
+from tests.proxy.played_scheduler import REFUSED, Link, held, make_broker
 
 LIST_OFFSETS, METADATA = 2, 3
 A, B = ("a", 0), ("b", 0)
@@ -70,7 +70,7 @@ def test_full_queue_refuses_until_the_batch_returns(monkeypatch):
     link = Link(broker)
     for sequence in range(4):
         link.produce(("a", 0, sequence))
-    assert broker.counters.produce_refused == 2, "one in service, one waits, which is the bound"
+    assert broker.counters.produce.refused == 2, "one in service, one waits, which is the bound"
     link.reply()
     link.reply()
     assert link.codes() == [{A: 0}, {A: 0}, {A: REFUSED}, {A: REFUSED}]
@@ -93,7 +93,7 @@ def test_unread_request_does_not_follow_a_refused_one(monkeypatch):
     assert len(link.refused) == 1
     sent = len(link.sent)
     link.produce(*(("b", index, 0) for index in range(101)))
-    assert (link.causes, broker.counters.wide_requests) == (["refusals_full"], 1)
+    assert (link.causes, broker.counters.clients.wide_requests) == (["refusals_full"], 1)
     assert sent == 1
 
 
@@ -238,7 +238,7 @@ def test_hanging_topic_is_cut_out_and_answered(wide):
     assert link.seen() == [[B]]
     link.reply()
     assert link.codes() == [{B: 0, ("a", 1): REFUSED, ("a", 2): REFUSED}]
-    assert wide.counters.produce_refused == 2
+    assert wide.counters.produce.refused == 2
     link.produce(("a", 1, 1))
     assert link.codes() == [{("a", 1): REFUSED}], "by order, and since it hangs"
 

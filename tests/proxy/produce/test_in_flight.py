@@ -11,8 +11,8 @@ from proxy.produce import targets
 from tests.kit.cache_batches import read
 from tests.protocol.batches import batch_v2
 from tests.protocol.test_produce_rows import build
-from tests.proxy.followed import EPOCH, TOPIC_ID, QuietBroker, known, learn
-from tests.proxy.short_way import Link, build_answer, build_many, build_many_answer
+from tests.proxy.followed_partition import EPOCH, TOPIC_ID, QuietBroker, known, learn
+from tests.proxy.produce_link import Link, build_answer, build_many, build_many_answer
 
 ERRORS_NAMED = b"\2\0\0\0\0\0\0" + b"\2x" + b"\0"
 """One record error without a message, the message "x", no tags."""
@@ -50,7 +50,7 @@ def test_produce_passes_unchanged_and_is_stored(link):
     assert link.broker.replica_fetcher.asked == [], (
         "nobody waits, and the broker was asked not long ago"
     )
-    assert link.broker.counters.produce_s.count == 1
+    assert link.broker.counters.produce.took_s.count == 1
 
 
 def test_replica_fetcher_is_told_of_the_produce(link):
@@ -133,7 +133,7 @@ def test_unknown_topic_is_forwarded_and_not_stored(link, unknown):
     link.sent.pop()[1](build_answer(100, topic=topic.encode(), index=0))
     assert asked == (["other"] if unknown == "topic" else [])
     assert link.broker.asked_topics == ([] if unknown == "topic" else [TOPIC_ID])
-    assert (link.failures, dict(link.broker.counters.produce_batches)) == ([], {})
+    assert (link.failures, dict(link.broker.counters.produce.batches)) == ([], {})
 
 
 def test_name_outside_utf_8_is_forwarded(link):
@@ -156,7 +156,7 @@ def test_one_response_stores_several_partitions(link):
     link.sent.pop()[1](answer)
     assert link.got == [answer]
     assert [link.broker.follow(index).tail for index in range(3)] == [103, 203, 303]
-    assert dict(link.broker.counters.produce_batches) == {"store": 3}
+    assert dict(link.broker.counters.produce.batches) == {"store": 3}
 
 
 def test_null_records_are_relayed(link):
@@ -170,7 +170,7 @@ def test_null_records_are_relayed(link):
     assert [sent for sent, _ in link.sent] == [null]
     link.sent.pop()[1](build_many_answer((0, 1), (100, 100)))
     assert partition_of(link).acknowledged_end == -1
-    assert dict(link.broker.counters.produce_batches) == {}
+    assert dict(link.broker.counters.produce.batches) == {}
 
 
 def test_partitions_with_an_error_are_not_stored(link):
@@ -189,7 +189,7 @@ def test_log_append_time_of_one_partition_voids_others(link):
         partition.tail = 100
     link.receive(build_many((0, 1)))
     link.sent.pop()[1](build_many_answer((0, 1), (100, 100), times=(-1, 1_800_000_000_000)))
-    assert dict(link.broker.counters.produce_batches) == {"unlike": 2}
+    assert dict(link.broker.counters.produce.batches) == {"unlike": 2}
     assert [link.broker.follow(index).tail for index in range(2)] == [100, 100]
     assert partition_of(link).topic.fidelity.generation == 1
 
@@ -199,7 +199,7 @@ def test_partition_is_not_followed_without_a_cache(link):
     assert silent.produce(batch_v2(1), index=5)
     silent.reply(0, index=5)
     assert len(link.broker.partitions) == 1
-    assert dict(link.broker.counters.produce_batches) == {}
+    assert dict(link.broker.counters.produce.batches) == {}
     storing = Link(link.broker)
     storing.broker.routes = silent.broker.routes
     assert storing.produce(batch_v2(1), index=5)
@@ -253,11 +253,11 @@ def test_first_five_batches_are_not_stored(
     for number in range(6):
         assert link.produce(batch_v2(1, producer=(7, 0, number)))
         link.reply(100 + number)
-    assert dict(link.broker.counters.produce_batches) == {"warm-up": 5, "store": 1}
+    assert dict(link.broker.counters.produce.batches) == {"warm-up": 5, "store": 1}
     assert link.produce(batch_v2(1))
     learn(partition_of(link), 106, epoch=EPOCH + 1)
     link.reply(106)
-    assert link.broker.counters.produce_batches["no-epoch"] == 1
+    assert link.broker.counters.produce.batches["no-epoch"] == 1
 
 
 def test_waiter_for_shown_records_is_woken(link):

@@ -6,7 +6,7 @@ import pytest
 
 from protocol.api import PRODUCE
 from tests.kit.played import ISOLATED, ON, Played, PlayedTransport, build_acknowledgement, feed
-from tests.proxy.followed import stand_in
+from tests.proxy.followed_partition import stand_in
 
 
 class Transport(PlayedTransport):
@@ -60,7 +60,7 @@ def counts(played):
     """Answers out, bytes of requests and of answers that are held, requests at the gate."""
     broker = played.forebay.broker
     return (
-        broker.counters.responses_out[PRODUCE].frames,
+        broker.counters.traffic.responses_out[PRODUCE].frames,
         broker.requests.in_flight_bytes,
         broker.responses.in_flight_bytes,
         sum(state["in_use"] for state in broker.scheduler.statistics()[0].values()),

@@ -8,7 +8,7 @@ import pytest
 from proxy.partitions import store
 from proxy.produce.pipeline import RING
 from tests.kit.played import ISOLATED, OFF, ON
-from tests.proxy.flown import twins
+from tests.proxy.pipeline_pair import twins
 
 SETTINGS = {
     "passing": {**OFF, "limits": {"pipelinedRequests": 6}},

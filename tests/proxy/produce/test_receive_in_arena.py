@@ -7,10 +7,10 @@ from proxy.produce.receive_in_arena import find_lender, lend_to_produce
 from tests.kit.cache_batches import read
 from tests.protocol.batches import batch_v2
 from tests.protocol.test_produce_rows import build
-from tests.proxy.followed import EPOCH, QuietBroker, learn, stand_in
+from tests.proxy.followed_partition import EPOCH, QuietBroker, learn, stand_in
 from tests.proxy.net.test_framed_transport import Listening
 from tests.proxy.partitions.test_store_bytes import APPENDED_MS, GZIP, ZSTD, as_stored, said_to_be
-from tests.proxy.short_way import Link
+from tests.proxy.produce_link import Link
 
 BEGUN = 400
 TRANSACTION = {"transactional": True, "producer": (7, 0, 40)}

@@ -10,10 +10,10 @@ from proxy.net.splice import SpliceTransfer
 from proxy.produce import splice_request
 from tests.protocol.batches import batch_v2
 from tests.protocol.test_produce_rows import build
-from tests.proxy.followed import LEADERS
-from tests.proxy.front import OFF, front
-from tests.proxy.short_way import build_answer
-from tests.proxy.turning import until
+from tests.proxy.event_loop import until
+from tests.proxy.followed_partition import LEADERS
+from tests.proxy.produce_link import build_answer
+from tests.proxy.uncached_forebay import OFF, front
 
 PASSING = {**OFF, "isolation": {"enabled": False}}
 LARGE_BYTES = 900_000
@@ -132,11 +132,14 @@ def test_lost_broker_within_a_request_ends_the_client(run, passages):
             played.broker.close()
             assert await played.take(1) == b""
             await until(lambda: not played.forebay.listeners[0].links)
-            assert (played.counters["upstream_reopened"], played.counters["connection_errors"]) == (
+            assert (
+                played.counters["upstream.reopened"],
+                played.counters["clients.connection_errors"],
+            ) == (
                 0,
                 1,
             )
-            assert played.counters["requests_in"][0].frames == 1
+            assert played.counters["traffic.requests_in"][0].frames == 1
             assert played.forebay.broker.requests.in_flight_bytes == 0
 
     run(scenario())
@@ -153,7 +156,7 @@ def test_lost_client_within_a_request_ends_the_upstream(run, passages):
             await until(lambda: not played.forebay.listeners[0].links)
             await until(lambda: played.broker.writers[-1].is_closing())
             assert len(played.broker.seen) == 1
-            assert played.counters["requests_in"][0].frames == 1
+            assert played.counters["traffic.requests_in"][0].frames == 1
             assert played.forebay.broker.requests.in_flight_bytes == 0
 
     run(scenario())

@@ -6,9 +6,9 @@ import pytest
 
 from protocol import control, metadata
 from protocol.errors import ErrorCode
-from proxy.replica_fetcher.broker_settings import EVERY_S, Node
+from proxy.replica_fetcher.broker_settings import EVERY_S, FETCH_MAX_BYTES_DEFAULT, Node
 from proxy.replica_fetcher.fetcher import ReplicaFetcher
-from tests.proxy.followed import EPOCH, QuietBroker, stand_in
+from tests.proxy.followed_partition import EPOCH, QuietBroker, stand_in
 
 NODES = (4, 2, 9)
 
@@ -18,7 +18,7 @@ class AskedBroker(QuietBroker):
 
     def __init__(self, monkeypatch, this=9, error_code=0, message="expected 9 or empty string"):
         super().__init__()
-        self.node_id, self.fetch_max_bytes = -1, 1000
+        self.node = Node(stand_in(self))
         self.this, self.error_code, self.message = this, error_code, message
         self.described = []
         self.own_connections = SimpleNamespace(usable=True, link=lambda _name: self)
@@ -55,22 +55,22 @@ class AskedBroker(QuietBroker):
 def test_the_brokers_hint_saves_the_other_questions(monkeypatch):
     broker = AskedBroker(monkeypatch)
     partition = broker.follow()
-    Node(stand_in(broker)).tick(0.0)
+    broker.node.tick(0.0)
     assert broker.described == [4, 9]
-    assert (broker.node_id, broker.fetch_max_bytes) == (9, 65536)
+    assert (broker.node.node_id, broker.node.fetch_max_bytes) == (9, 65536)
     assert broker.suggested == [partition]
 
 
 def test_all_nodes_are_asked_without_a_hint(monkeypatch):
     broker = AskedBroker(monkeypatch, message=None)
-    Node(stand_in(broker)).tick(0.0)
+    broker.node.tick(0.0)
     assert broker.described == [4, 2, 9]
-    assert broker.node_id == 9
+    assert broker.node.node_id == 9
 
 
 def test_known_node_alone_is_asked_again(monkeypatch):
     broker = AskedBroker(monkeypatch)
-    node = Node(stand_in(broker))
+    node = broker.node
     node.tick(0.0)
     broker.described.clear()
     node.tick(EVERY_S - 1)
@@ -83,16 +83,16 @@ def test_known_node_alone_is_asked_again(monkeypatch):
     node.tick(2 * EVERY_S)
     node.tick(3 * EVERY_S)
     assert broker.described == [9, 4, 2]
-    assert broker.node_id == 2
+    assert broker.node.node_id == 2
 
 
 def test_refusal_is_logged_once_with_the_right(monkeypatch, caplog):
     broker = AskedBroker(monkeypatch, error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    node = Node(stand_in(broker))
+    node = broker.node
     node.tick(0.0)
     node.tick(EVERY_S)
     assert broker.described == [4, 4]
-    assert (broker.node_id, broker.fetch_max_bytes) == (-1, 1000)
+    assert (broker.node.node_id, broker.node.fetch_max_bytes) == (-1, FETCH_MAX_BYTES_DEFAULT)
     (line,) = caplog.messages
     assert "DescribeConfigs on the cluster" in line
 
@@ -101,15 +101,16 @@ def test_refusal_is_logged_once_with_the_right(monkeypatch, caplog):
 def test_nothing_is_asked_without_an_own_connection(monkeypatch, usable):
     broker = AskedBroker(monkeypatch)
     broker.own_connections = SimpleNamespace(usable=usable, link=lambda _name: None)
-    Node(stand_in(broker)).tick(0.0)
+    broker.node.tick(0.0)
     assert broker.described == []
 
 
 def test_leader_is_known_in_metadatas_epoch_only(monkeypatch):
     broker = AskedBroker(monkeypatch)
+    broker.node.node_id = 1
     leader_state = broker.follow().leader_state
     leader_state.suggest(EPOCH, False)
     assert not leader_state.is_led
     leader_state.learn(EPOCH, 1, 1, 0, 1.0)
-    leader_state.suggest(EPOCH, broker.is_this(1))
+    leader_state.suggest(EPOCH, broker.node.is_this(1))
     assert leader_state.is_led

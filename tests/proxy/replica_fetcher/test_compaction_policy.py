@@ -15,7 +15,7 @@ from proxy.replica_fetcher.compaction_policy import (
     VERSION,
     CompactionPolicies,
 )
-from tests.proxy.followed import LEADERS, QuietBroker
+from tests.proxy.followed_partition import LEADERS, QuietBroker
 
 SETTINGS = (POLICY, *STORING)
 

@@ -5,8 +5,15 @@ from protocol.fetch_build import FetchAnswer
 from proxy.partitions.topics import Leader
 from proxy.replica_fetcher.fetcher import NEWS_S, SWEEP_S, WANTED_S
 from tests.kit.cache_batches import build_batch
-from tests.proxy.followed import EPOCH, TOPIC_ID
-from tests.proxy.replica_fetcher.polled import END, SESSION_ID, Hot, PlayedLink, build_answer, shown
+from tests.proxy.followed_partition import EPOCH, TOPIC_ID
+from tests.proxy.replica_fetcher.poll_connection import (
+    END,
+    SESSION_ID,
+    Hot,
+    PlayedLink,
+    build_answer,
+    shown,
+)
 
 
 def answer(link: PlayedLink, *named: int) -> None:
@@ -155,4 +162,4 @@ def test_shared_lease_lapse_counts_each_member() -> None:
     hot.broker.replica_fetcher.tick(hot.clock_s)
     hot.clock_s += NEWS_S
     hot.broker.replica_fetcher.tick(hot.clock_s)
-    assert hot.broker.counters.lease_lapses == 3
+    assert hot.broker.counters.watch.lease_lapses == 3

@@ -8,8 +8,16 @@ from blockcache.results import Edges
 from protocol import fetch
 from protocol.errors import ErrorCode
 from proxy.replica_fetcher.poll import FEW_BYTES, NOTHING_STORED, REST_S, Poll, plan_asked
-from tests.proxy.followed import EPOCH, LEASE_UNTIL_S, TOPIC_ID, QuietBroker, known, learn, stand_in
-from tests.proxy.replica_fetcher.polled import PlayedLink, shown
+from tests.proxy.followed_partition import (
+    EPOCH,
+    LEASE_UNTIL_S,
+    TOPIC_ID,
+    QuietBroker,
+    known,
+    learn,
+    stand_in,
+)
+from tests.proxy.replica_fetcher.poll_connection import PlayedLink, shown
 
 BLOCK_BYTES = 4096
 STORED_TO_18 = Edges(0, 18, -1, -1, 0, 4)
@@ -123,7 +131,7 @@ def test_request_is_small_and_has_no_rack():
     asked = watched.link.requests[0]
     assert (asked.max_wait_ms, asked.min_bytes, asked.max_bytes) == (300, 1, 1)
     assert (asked.replica_id, asked.isolation_level, asked.rack_id) == (-1, 0, "")
-    assert watched.broker.counters.watch_requests["watch"] == 1
+    assert watched.broker.counters.watch.requests["watch"] == 1
 
 
 def test_response_confirms_the_partitions_it_names():

@@ -12,8 +12,16 @@ from proxy.partitions import update
 from proxy.replica_fetcher.poll import FEW_BYTES, REST_S
 from proxy.replica_fetcher.session_poll import SessionPoll
 from tests.kit.cache_batches import build_run
-from tests.proxy.followed import EPOCH, LEASE_UNTIL_S, TOPIC_ID, QuietBroker, learn, stand_in, store
-from tests.proxy.replica_fetcher.polled import PlayedLink, shown
+from tests.proxy.followed_partition import (
+    EPOCH,
+    LEASE_UNTIL_S,
+    TOPIC_ID,
+    QuietBroker,
+    learn,
+    stand_in,
+    store,
+)
+from tests.proxy.replica_fetcher.poll_connection import PlayedLink, shown
 
 TRANSACTIONAL = 0x10
 PAUSE_S = 0.7
@@ -132,7 +140,7 @@ def test_request_is_small_and_has_no_rack():
     asked = watched.link.requests[0]
     assert (asked.max_wait_ms, asked.min_bytes, asked.max_bytes) == (300, 1, 1)
     assert (asked.replica_id, asked.isolation_level, asked.rack_id) == (-1, 0, "")
-    assert watched.broker.counters.watch_requests["watch"] == 1
+    assert watched.broker.counters.watch.requests["watch"] == 1
 
 
 def test_named_partitions_are_counted():
@@ -141,7 +149,7 @@ def test_named_partitions_are_counted():
     watched.turn(shown(3, 21))
     watched.turn()
     counters = watched.broker.counters
-    assert (counters.watch_asked_partitions, counters.watch_answered_partitions) == (6, 6)
+    assert (counters.watch.asked_partitions, counters.watch.answered_partitions) == (6, 6)
 
 
 def test_byte_limit_counts_gaps_named_earlier():

@@ -20,8 +20,15 @@ from proxy.partitions.update import observe
 from proxy.replica_fetcher.poll import plan_question, scan_poll
 from proxy.replica_fetcher.session_poll import SessionPoll
 from tests.kit.examples import examples
-from tests.proxy.followed import EPOCH, LEASE_UNTIL_S, TOPIC_ID, QuietBroker, known, stand_in
-from tests.proxy.replica_fetcher.polled import PlayedLink, build_answer
+from tests.proxy.followed_partition import (
+    EPOCH,
+    LEASE_UNTIL_S,
+    TOPIC_ID,
+    QuietBroker,
+    known,
+    stand_in,
+)
+from tests.proxy.replica_fetcher.poll_connection import PlayedLink, build_answer
 
 if TYPE_CHECKING:
     from protocol.fetch import FetchPartition, FetchRequest

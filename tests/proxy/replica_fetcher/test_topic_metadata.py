@@ -15,7 +15,7 @@ from proxy.replica_fetcher.topic_metadata import (
     TOPICS_LIMIT,
     TopicLookup,
 )
-from tests.proxy.followed import QuietBroker, known, stand_in
+from tests.proxy.followed_partition import QuietBroker, known, stand_in
 from tests.proxy.metadata_answers import build_answer, read_topics
 
 ID = bytes(15) + b"\x09"
@@ -176,7 +176,7 @@ def test_topic_queue_is_limited_and_drops_counted():
     for number in range(TOPICS_LIMIT + 11):
         played.want(f"t-{number}")
     assert len(played.questions) == TOPICS_LIMIT
-    assert played.broker.counters.topic_questions_dropped == 10
+    assert played.questions.dropped == 10
     assert len(played.questions._own_paces) <= TOPICS_LIMIT
 
 
@@ -208,7 +208,7 @@ def test_clients_connections_carry_questions_without_own_ones():
     played.broker.clock_s += FIRST_REFUSED_S
     played.want("new")
     assert played.client.asked == [["new"], ["new"]]
-    assert played.broker.counters.topic_questions == {"client": 2}
+    assert played.questions.questions == {"own": 0, "client": 2}
 
 
 def test_lost_question_is_asked_again():

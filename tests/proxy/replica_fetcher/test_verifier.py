@@ -28,7 +28,7 @@ from proxy.replica_fetcher.verifier import (
     scan_answer,
 )
 from tests.protocol.batches import batch_v2
-from tests.proxy.followed import LEADERS, known, stand_in
+from tests.proxy.followed_partition import LEADERS, known, stand_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -258,8 +258,8 @@ def test_a_sample_is_asked_of_the_broker_itself() -> None:
         3,
     )
     on_answer(build_answer(bytes(RUN)))
-    assert setting.counters.verified == {"equal": 1}
-    assert setting.counters.upstream_fetch_bytes["verify"] == len(RUN)
+    assert setting.verifier.verdicts == {"equal": 1}
+    assert setting.counters.upstream.fetch_bytes["verify"] == len(RUN)
 
 
 def test_difference_drops_the_topic_and_is_logged(caplog) -> None:
@@ -271,7 +271,7 @@ def test_difference_drops_the_topic_and_is_logged(caplog) -> None:
     wrong = bytearray(RUN)
     wrong[ONE + RECORD_AT] ^= 1
     setting.sent[0][1](build_answer(bytes(wrong)))
-    assert setting.counters.verified == {"mismatch": 1}
+    assert setting.verifier.verdicts == {"mismatch": 1}
     assert setting.dropped == [setting.partition, other]
     assert not setting.partition.topic.fidelity.equal_codecs
     assert "offsets 12 to 13, first differing byte 70" in caplog.text
@@ -288,7 +288,7 @@ def test_read_committed_sample_is_asked_as_committed(
         fetch.scan_request(frame, VERSION, frame.index(b"forebay-verify") + 15).isolation_level == 1
     )
     on_answer(build_answer(bytes(RUN), 0, aborted))
-    assert setting.counters.verified == {"equal" if aborted else "mismatch": 1}
+    assert setting.verifier.verdicts == {"equal" if aborted else "mismatch": 1}
     assert bool(setting.dropped) != bool(aborted)
     assert ("aborted transactions" in caplog.text) != bool(aborted)
 
@@ -301,7 +301,7 @@ def test_an_answer_without_records_compares_nothing(answer: bytes | None) -> Non
     setting = Setting()
     setting.serve(bytes(RUN))
     setting.sent[0][1](answer)
-    assert setting.counters.verified == {"unanswered": 1}
+    assert setting.verifier.verdicts == {"unanswered": 1}
 
 
 def test_another_epoch_since_makes_a_sample_worthless() -> None:
@@ -309,7 +309,7 @@ def test_another_epoch_since_makes_a_sample_worthless() -> None:
     setting.serve(bytes(RUN))
     setting.partition.leader_state.epoch = 4
     setting.sent[0][1](build_answer(bytes(build_at(10, value=b"other"))))
-    assert setting.counters.verified == {"outdated": 1} and not setting.dropped
+    assert setting.verifier.verdicts == {"outdated": 1} and not setting.dropped
 
 
 def test_one_sample_is_in_flight_others_wait() -> None:
@@ -317,12 +317,12 @@ def test_one_sample_is_in_flight_others_wait() -> None:
     for _ in range(1 + QUEUE_SAMPLES):
         setting.serve(bytes(RUN))
     assert (len(setting.sent), len(setting.verifier)) == (1, 1 + QUEUE_SAMPLES)
-    assert setting.counters.verified == {}
+    assert setting.verifier.verdicts == {}
     setting.serve(bytes(RUN))
-    assert setting.counters.verified == {"dropped": 1}
+    assert setting.verifier.verdicts == {"dropped": 1}
     for number in range(1 + QUEUE_SAMPLES):
         setting.sent[number][1](build_answer(bytes(RUN)))
-    assert setting.counters.verified["equal"] == 1 + QUEUE_SAMPLES and len(setting.verifier) == 0
+    assert setting.verifier.verdicts["equal"] == 1 + QUEUE_SAMPLES and len(setting.verifier) == 0
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ def test_beginning_of_a_long_response_is_compared() -> None:
     assert len(run) > SAMPLE_BYTES
     setting.serve(run)
     setting.sent[0][1](build_answer(run))
-    assert setting.counters.verified == {"equal": 1}
+    assert setting.verifier.verdicts == {"equal": 1}
 
 
 def test_samples_wait_without_a_connection() -> None:
@@ -353,4 +353,4 @@ def test_samples_wait_without_a_connection() -> None:
     assert len(setting.sent) == 1
     setting.partition.back_off.refused_until = float("inf")
     setting.serve(bytes(RUN))
-    assert setting.counters.verified == {"dropped": 1}
+    assert setting.verifier.verdicts == {"dropped": 1}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from proxy.scheduling.processor_wait import LEAST_RUN_NS, SCHEDSTAT, ProcessorWait
-from tests.proxy.gated import make_broker
+from tests.proxy.played_scheduler import make_broker
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,11 +8,11 @@ import pytest
 from proxy.config.isolation import Isolation
 from proxy.fetch import handler
 from proxy.fetch.services import ClientFetch
-from proxy.fetch.sessions.cache import SessionCache
+from proxy.fetch.sessions.cache import SessionCache, SessionLimits
 from proxy.fetch.sessions.context import open_fetch
 from proxy.scheduling.quotas import QuotaTable
-from tests.proxy import asked as asking
-from tests.proxy.followed import stand_in
+from tests.proxy import session_messages
+from tests.proxy.followed_partition import stand_in
 
 MIB = 1 << 20
 
@@ -96,12 +96,18 @@ class Poll:
 
     def __init__(self, quotas):
         self.named = []
-        table = SessionCache(10, 10_000, 120.0, Random(1))
-        partitions = [asking.asked(topic, number) for topic in ("a", "b") for number in range(500)]
-        first = open_fetch(table, asking.fetch((0, 0), *partitions), asking.NAMES, "me", 0.0)
-        answers = [asking.answer(one.topic, one.partition) for one in partitions]
+        table = SessionCache(SessionLimits(10, 10_000, 120.0), Random(1))
+        partitions = [
+            session_messages.asked(topic, number) for topic in ("a", "b") for number in range(500)
+        ]
+        first = open_fetch(
+            table, session_messages.fetch((0, 0), *partitions), session_messages.NAMES, "me", 0.0
+        )
+        answers = [session_messages.answer(one.topic, one.partition) for one in partitions]
         session_id = first.plan_response(answers, 0.0).session_id
-        context = open_fetch(table, asking.fetch((session_id, 1)), asking.NAMES, "me", 0.0)
+        context = open_fetch(
+            table, session_messages.fetch((session_id, 1)), session_messages.NAMES, "me", 0.0
+        )
         broker = SimpleNamespace(
             scheduler=SimpleNamespace(quotas=quotas),
             now=lambda: 0.0,

@@ -10,7 +10,7 @@ from isolation.tickets import Waits
 from proxy.admin.samples import _isolation
 from proxy.config.isolation import build_limit
 from proxy.scheduling.request_scheduler import LANDED, LANDED_FOR_WAITING, LIFTED, LIFTED_FIRST
-from tests.proxy.gated import Link, held, make_broker
+from tests.proxy.played_scheduler import Link, held, make_broker
 
 GAUGES = ("slots", "in_use", "waiting", "waiting_bytes", "lingering_polls", "lingering_acks")
 TOTALS = ("admitted", "refused", "expired", "canceled", "released")
@@ -102,7 +102,7 @@ def test_failed_dispatch_closes_its_client_only(broker):
     Asking(broker, link, log, "1", on_go=fail)
     Asking(broker, Link(broker), log, "2")
     assert link.causes == ["internal_error"]
-    assert broker.counters.internal_errors == 1
+    assert broker.counters.faults.internal_errors == 1
     assert log == ["1 begins", "2 begins", "2 ends"]
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from isolation.health import HealthRule
 from isolation.limits import FixedLimit
-from tests.proxy.gated import REFUSED, Link, held, make_broker
+from tests.proxy.played_scheduler import REFUSED, Link, held, make_broker
 
 
 @pytest.fixture
@@ -188,7 +188,7 @@ def test_second_send_error_closes_the_client(wide, times):
 
     link.upstream.send = fail
     link.produce(("a", 0, 0))
-    assert wide.counters.internal_errors == times
+    assert wide.counters.faults.internal_errors == times
     assert link.causes == ["internal_error"] * (times - 1)
     if link.open:
         link.produce(("a", 0, 1))

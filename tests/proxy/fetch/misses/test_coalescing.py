@@ -80,7 +80,7 @@ def test_one_read_serves_all_equal_misses():
     assert [len(link.learned) for link in links] == [1, 0, 0], (
         "the right of the others is theirs to prove"
     )
-    assert links[0].broker.counters.shared_reads == 2
+    assert links[0].broker.shared_reads.joined == 2
     assert [link.broker.responses.in_flight_bytes for link in links] == [len(RECORDS)] * 3
     assert len(links[0].broker.shared_reads) == 0
     begin(links[1], asked(offset=101))
@@ -146,7 +146,7 @@ def test_only_records_are_shared(said):
     assert sent(links) == [0, 1], "the other asks for itself"
     links[1].upstream.answer(answer())
     assert find(links[1]).stage is Stage.ARRIVED
-    assert links[0].broker.counters.shared_reads == 0
+    assert links[0].broker.shared_reads.joined == 0
 
 
 def test_lost_reader_is_replaced_by_one_joiner():
@@ -232,7 +232,7 @@ def test_a_joiner_that_goes_away_is_charged_nothing():
     links[1].reads.close()
     links[0].upstream.answer(answer())
     assert (len(links[1].reads), links[1].broker.responses.in_flight_bytes) == (0, 0)
-    assert links[0].broker.counters.shared_reads == 0
+    assert links[0].broker.shared_reads.joined == 0
 
 
 def test_joiner_opens_no_broker_connection():

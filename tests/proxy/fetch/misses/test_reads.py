@@ -17,7 +17,7 @@ from proxy.net.byte_budget import ByteBudget
 from proxy.partitions.readable import PartitionStatus, ReadState
 from tests.protocol import oracle
 from tests.protocol.batches import batch_v2
-from tests.proxy.followed import stand_in
+from tests.proxy.followed_partition import stand_in
 from throttle.tickets import DelayRefused, DelayTicket, TicketKey
 
 VERSION = 12

@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
-from proxy.fetch.sessions.cache import CachedPartition, SessionCache, next_epoch
-from tests.proxy.asked import asked
+from proxy.fetch.sessions.cache import CachedPartition, SessionCache, SessionLimits
+from tests.proxy.session_messages import asked
 
 OWNER = "anonymous"
 
@@ -22,7 +22,7 @@ class Rolled:
 
 
 def table_of(sessions=10, partitions=1000, min_eviction_s=100, rng=None):
-    return SessionCache(sessions, partitions, min_eviction_s, rng or Random(7))
+    return SessionCache(SessionLimits(sessions, partitions, min_eviction_s), rng or Random(7))
 
 
 def partitions_of(size):
@@ -38,7 +38,13 @@ def present(table, *sessions):
 
 
 def test_epochs_wrap_to_one():
-    assert [next_epoch(1), next_epoch(2**31 - 2), next_epoch(2**31 - 1)] == [2, 2**31 - 1, 1]
+    session = create(table_of(), 0, 1)
+    found = []
+    for before in (1, 2**31 - 2, 2**31 - 1):
+        session.epoch = before
+        session.advance()
+        found.append(session.epoch)
+    assert found == [2, 2**31 - 1, 1]
 
 
 def test_ids_are_random_positive_and_unique():
@@ -99,7 +105,7 @@ def test_resized_sessions_are_counted_when_touched():
     table.remove(three)
     table.remove(three)
     assert table.statistics()[:2] == (1, 4)
-    two.forget(("test", 0))
+    two.partitions.forget(("test", 0))
     assert table.statistics()[1] == 4
     table.touch(two, 200)
     assert table.statistics()[1] == 3
@@ -139,7 +145,7 @@ def test_the_smallest_goes_and_ranks_follow_sizes():
     table.touch(small, 200)
     table.touch(large, 200)
     for index in range(5):
-        small.put([asked("more", index)])
+        small.partitions.put([asked("more", index)])
     table.touch(small, 201)
 
     assert create(table, 202, 7) is not None
@@ -168,9 +174,9 @@ def test_a_session_larger_than_the_bound_evicts_nobody():
 def test_a_session_that_outgrows_the_bound_is_evicted():
     table = table_of(partitions=4)
     session = create(table, 0, 3)
-    session.put([asked("more", 0)])
+    session.partitions.put([asked("more", 0)])
     assert table.touch(session, 1)
-    session.put([asked("more", 1)])
+    session.partitions.put([asked("more", 1)])
 
     assert not table.touch(session, 2)
 
@@ -181,7 +187,7 @@ def test_a_session_that_outgrows_the_bound_is_evicted():
 def test_growing_session_evicts_stale_ones_only():
     table = table_of(partitions=5)
     stale, growing = create(table, 0, 2), create(table, 0, 3)
-    growing.put([asked("more", 0)])
+    growing.partitions.put([asked("more", 0)])
 
     assert table.touch(growing, 500)
 
@@ -194,8 +200,8 @@ def test_the_ranking_does_not_grow_with_use():
     sessions = [create(table, 0, 2) for _ in range(3)]
     for turn in range(1000):
         session = sessions[turn % 3]
-        if not session.forget(("more", 0)):
-            session.put([asked("more", 0)])
+        if not session.partitions.forget(("more", 0)):
+            session.partitions.put([asked("more", 0)])
         table.touch(session, 200 + turn)
 
     assert len(table._smallest) <= 2 * 3 + 64 + 1
@@ -203,33 +209,33 @@ def test_the_ranking_does_not_grow_with_use():
 
 def test_the_order_is_one_list_until_something_changes():
     session = create(table_of(), 0, 3)
-    before = session.in_order()
+    before = session.partitions.in_order()
 
-    assert session.in_order() is before
-    session.move_to_end([("test", 0)])
+    assert session.partitions.in_order() is before
+    session.partitions.move_to_end([("test", 0)])
 
     assert [one.partition for one in before] == [0, 1, 2]
-    assert [one.partition for one in session.in_order()] == [1, 2, 0]
+    assert [one.partition for one in session.partitions.in_order()] == [1, 2, 0]
 
 
 def test_turns_follow_the_order():
     session = create(table_of(), 0, 3)
-    session.move_to_end([("test", 1)])
-    session.put([asked("test", 0, 5)])
-    session.put([asked("more", 0)])
-    session.move_to_end([("test", 0)])
+    session.partitions.move_to_end([("test", 1)])
+    session.partitions.put([asked("test", 0, 5)])
+    session.partitions.put([asked("more", 0)])
+    session.partitions.move_to_end([("test", 0)])
 
-    in_turn = sorted(session.partitions.values(), key=lambda kept: kept.turn)
-    assert [kept.asked for kept in in_turn] == session.in_order()
+    in_turn = sorted(session.partitions.by_key.values(), key=lambda kept: kept.turn)
+    assert [kept.asked for kept in in_turn] == session.partitions.in_order()
     assert len({kept.turn for kept in in_turn}) == 4
 
 
 def test_a_session_that_grows_too_large_is_over():
     """Its next whole request is too large to be read at all."""
-    table = SessionCache(10, 1000, 100, Random(7), session_partitions_limit=3)
+    table = SessionCache(SessionLimits(10, 1000, 100, session_partitions=3), Random(7))
     session = create(table, 0, 3)
     assert table.touch(session, 1)
-    session.put([asked("test", 3)])
+    session.partitions.put([asked("test", 3)])
     assert not table.touch(session, 2)
     assert present(table, session) == [False]
     assert table.statistics().partitions == 0

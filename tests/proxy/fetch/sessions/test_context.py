@@ -5,9 +5,9 @@ from random import Random
 import pytest
 
 from protocol.errors import ErrorCode
-from proxy.fetch.sessions.cache import SessionCache
+from proxy.fetch.sessions.cache import SessionCache, SessionLimits
 from proxy.fetch.sessions.context import Kind, open_fetch
-from tests.proxy.asked import IDS, NAMES, answer, asked, fetch, keys
+from tests.proxy.session_messages import IDS, NAMES, answer, asked, fetch, keys
 
 INITIAL, LEGACY = (0, 0), (0, -1)
 A, B, C = bytes(15) + b"a", bytes(15) + b"b", bytes(15) + b"c"
@@ -15,7 +15,7 @@ A, B, C = bytes(15) + b"a", bytes(15) + b"b", bytes(15) + b"c"
 
 @pytest.fixture
 def table():
-    return SessionCache(10, 1000, 100, Random(7))
+    return SessionCache(SessionLimits(10, 1000, 100), Random(7))
 
 
 def opened(table, session, *partitions, forget=(), version=IDS, owner="me", now_s=0):
@@ -268,14 +268,14 @@ def test_empty_full_request_gets_a_growing_session(table):
 
 
 def test_full_table_answers_without_a_session():
-    table = SessionCache(1, 1000, 100, Random(7))
+    table = SessionCache(SessionLimits(1, 1000, 100), Random(7))
     begun(table, answer(A, 0))
 
     assert begun(table, answer(A, 0)) == 0
 
 
 def test_session_larger_than_the_table_is_removed():
-    table = SessionCache(1, 2, 100, Random(7))
+    table = SessionCache(SessionLimits(1, 2, 100), Random(7))
     session_id = begun(table, answer(A, 0))
     assert opened(table, (session_id, 1), asked(A, 1)).kind is Kind.INCREMENTAL
 
@@ -286,7 +286,7 @@ def test_session_larger_than_the_table_is_removed():
 
 def test_stale_session_gives_way_to_another():
     """FetchSessionTest.testFetchSessionExpiration."""
-    table = SessionCache(2, 1000, 1, Random(7))
+    table = SessionCache(SessionLimits(2, 1000, 1), Random(7))
     first, second = (
         opened(table, INITIAL, asked(A, 0), now_s=now_s)
         .plan_response([answer(A, 0)], now_s)
@@ -365,6 +365,6 @@ def test_a_partition_named_and_forgotten_is_forgotten(table):
 def test_session_keeps_its_idle_partitions(table):
     context = opened(table, INITIAL, asked(A, 0))
     session_id = context.plan_response([answer(A, 0)], 0).session_id
-    context.session.idle_partitions = "parked"
+    context.session.partitions.tracker = "parked"
 
-    assert opened(table, (session_id, 1)).session.idle_partitions == "parked"
+    assert opened(table, (session_id, 1)).session.partitions.tracker == "parked"

@@ -13,12 +13,12 @@ from confluent_kafka import Producer
 
 from protocol import fetch
 from protocol.fetch_build import FetchAnswer, build_request
-from proxy.fetch.sessions.cache import SessionCache
+from proxy.fetch.sessions.cache import SessionCache, SessionLimits
 from proxy.fetch.sessions.context import open_fetch
 from tests.kit.broker.topics import create_topic
 from tests.kit.raw_fetch import MAX_BYTES, RawClient
-from tests.proxy.asked import asked
-from tests.proxy.asked import fetch as request_of
+from tests.proxy.session_messages import asked
+from tests.proxy.session_messages import fetch as request_of
 
 if TYPE_CHECKING:
     from tests.kit.broker.kafka import KafkaCluster
@@ -35,7 +35,7 @@ class Twins:
 
     def __init__(self, client: RawClient, topic: str | bytes, version: int) -> None:
         self.client, self.topic, self.version = client, topic, version
-        self.table = SessionCache(100, 1000, 120, Random(5))
+        self.table = SessionCache(SessionLimits(100, 1000, 120), Random(5))
         self.ids = (0, 0)
         self.epoch = 0
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from protocol.errors import ErrorCode
-from proxy.fetch.sessions.cache import SessionCache
+from proxy.fetch.sessions.cache import SessionCache, SessionLimits
 from proxy.fetch.sessions.context import Kind, open_fetch
-from tests.proxy.asked import IDS, answer, asked, fetch, key
+from tests.proxy.session_messages import IDS, answer, asked, fetch, key
 
 TOPIC = bytes(16)
 UNKNOWN_TOPIC_ID = 100
@@ -59,7 +59,7 @@ class Follower:
 class Sessions(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
-        self.table = SessionCache(2, 12, 10, Random(1))
+        self.table = SessionCache(SessionLimits(2, 12, 10), Random(1))
         self.client = Follower()
         self.now_s = 0
         self.log = {one: {"start": 0, "end": 0, "error": 0} for one in PARTITIONS}
@@ -164,7 +164,7 @@ class Sessions(RuleBasedStateMachine):
         return (-1, -1) if log["error"] == UNKNOWN_TOPIC_ID else (log["end"], log["start"])
 
     def moved(self, context, found):
-        kept = context.session.partitions[key(found)]
+        kept = context.session.partitions.by_key[key(found)]
         return (kept.high_watermark, kept.log_start_offset) != (
             found.high_watermark,
             found.log_start_offset,

@@ -9,7 +9,7 @@ import pytest
 from protocol.fetch import FetchPartition
 from proxy.accounting.counters import Counters
 from proxy.fetch.purgatory import Purgatory
-from proxy.fetch.sessions.cache import CachedPartition, SessionCache
+from proxy.fetch.sessions.cache import CachedPartition, SessionCache, SessionLimits
 from proxy.fetch.sessions.context import Kind
 from proxy.fetch.sessions.idle_partitions import (
     EVALUATE_ALL_S,
@@ -22,7 +22,7 @@ from proxy.partitions.readable import PartitionStatus, ReadState
 from proxy.partitions.table import Partition
 from proxy.partitions.topics import Topic
 from proxy.partitions.transactions import Transactions
-from tests.proxy.followed import known, stand_in
+from tests.proxy.followed_partition import known, stand_in
 
 COUNT = 5
 PERIOD_S = 60.0
@@ -42,7 +42,7 @@ class Scene:
         broker = SimpleNamespace(
             config=SimpleNamespace(cache=SimpleNamespace(authorize_every_s=period_s)),
             counters=Counters(),
-            purgatory=Purgatory(Counters(), 10),
+            purgatory=Purgatory(10),
             wakeups=WakeupBatch(),
             attempt=lambda action, _doing: action(),
             replica_fetcher=SimpleNamespace(
@@ -60,14 +60,15 @@ class Scene:
             kept["t", partition.index] = CachedPartition(
                 FetchPartition("t", partition.index, -1, 10, -1, -1, 1000), 10, 0
             )
-        self.table = SessionCache(10, 100, 120.0, Random(1))
+        self.table = SessionCache(SessionLimits(10, 100, 120.0), Random(1))
         self.session = known(self.table.create("owner", False, kept, 0.0))
-        self.idle_partitions = self.session.idle_partitions = IdlePartitions(
+        self.idle_partitions = IdlePartitions(
             self.session, ReaderIdentity(stand_in(self.link), 0, 12), 0.0
         )
+        self.session.partitions.track(self.idle_partitions)
 
     def evaluate(self, link, partitions, isolation_level, version, now):
-        link.broker.counters.looked_partitions += len(partitions)
+        link.broker.counters.fetch.looked_partitions += len(partitions)
         return [
             PartitionStatus(
                 asked,
@@ -81,9 +82,9 @@ class Scene:
 
     def look(self, now=0.0):
         """Which are looked at and stay lively, and how many were looked at."""
-        before = self.link.broker.counters.looked_partitions
+        before = self.link.broker.counters.fetch.looked_partitions
         dirty = [one.asked.partition for one in self.idle_partitions.evaluate(now)]
-        return dirty, self.link.broker.counters.looked_partitions - before
+        return dirty, self.link.broker.counters.fetch.looked_partitions - before
 
     def wake(self, index):
         for waiter in list(self.partitions[index].parked):
@@ -147,9 +148,9 @@ def test_woken_partition_is_evaluated_until_idle(scene):
 def test_partition_with_news_is_not_idle(scene, what):
     partition = scene.partitions[2]
     if what == "hw":
-        scene.session.partitions["t", 2].high_watermark = 9
+        scene.session.partitions.by_key["t", 2].high_watermark = 9
     elif what == "log-start":
-        scene.session.partitions["t", 2].log_start_offset = -1
+        scene.session.partitions.by_key["t", 2].log_start_offset = -1
     elif what == "uncovered":
         partition.open_polls = 0
     elif what == "refused":
@@ -163,19 +164,19 @@ def test_partition_with_news_is_not_idle(scene, what):
 
 def test_named_or_forgotten_partition_is_not_idle(scene):
     scene.look()
-    scene.session.put([FetchPartition("t", 1, -1, 7, -1, -1, 1000)])
+    scene.session.partitions.put([FetchPartition("t", 1, -1, 7, -1, -1, 1000)])
     scene.statuses[1] = ReadState.READABLE
     assert scene.look() == ([1], 1)
-    assert scene.session.forget(("t", 4))
+    assert scene.session.partitions.forget(("t", 4))
     assert scene.marks() == [1, 0, 1, 1, 0]
-    assert scene.session.forget(("t", 1))
+    assert scene.session.partitions.forget(("t", 1))
     assert scene.look() == ([], 0)
 
 
 def test_evaluated_partitions_keep_the_sessions_order(scene):
     scene.statuses = dict.fromkeys((0, 2, 4), ReadState.READABLE)
     assert scene.look()[0] == [0, 2, 4]
-    scene.session.move_to_end([("t", 0)])
+    scene.session.partitions.move_to_end([("t", 0)])
     assert scene.look()[0] == [2, 4, 0]
 
 
@@ -243,7 +244,7 @@ def test_ended_session_or_client_leaves_no_mark(scene, how):
         scene.idle_partitions.close()
     assert (
         scene.marks(),
-        scene.session.idle_partitions,
+        scene.session.partitions.tracker,
         scene.link.broker.purgatory._idle_partitions,
     ) == (
         [0] * COUNT,
@@ -283,8 +284,8 @@ def test_session_serves_one_client_version_and_level(scene):
     assert find_idle_partitions(record(scene), 0.0) is scene.idle_partitions
     assert find_idle_partitions(record(scene, kind=Kind.FULL), 0.0) is None
     for other in ({"isolation_level": 1}, {"version": 13}, {"link": Scene().link}):
-        before = known(scene.session.idle_partitions)
+        before = known(scene.session.partitions.tracker)
         after = find_idle_partitions(record(scene, **other), 0.0)
         assert before.closed and not known(after).closed
-        assert scene.session.idle_partitions is after
+        assert scene.session.partitions.tracker is after
     assert scene.marks() == [0] * COUNT

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from metrics.access_log import BlockLine, EmptyLine, FetchLine
 from proxy.accounting.empty_answers import EmptyAnswers
-from tests.proxy.followed import stand_in
+from tests.proxy.followed_partition import stand_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

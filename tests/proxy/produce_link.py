@@ -1,4 +1,4 @@
-"""A Produce on a connection that a test answers for; broker and partitions are known (`followed.py`).
+"""A Produce on a connection that a test answers for; broker and partitions are known (`followed_partition.py`).
 
 Owns the fake link, whose scheduler is off, and the frames. It must not know what a test expects. `Link.sent` are the
 requests that the broker has got and not answered, `Link.got` what the client was answered, in order.
@@ -8,12 +8,13 @@ import struct
 from types import SimpleNamespace
 
 from isolation.refusals import RefusedSequences
+from proxy.net.client_connection import ClientConnection
 from proxy.net.response_order import ResponseOrder
 from proxy.produce.handler import handle_produce
 from proxy.produce.targets import Targets
 from tests.protocol.batches import batch_v2
 from tests.protocol.test_produce_rows import build
-from tests.proxy.followed import stand_in
+from tests.proxy.followed_partition import stand_in
 
 VERSION = 9
 MOST = 10_000
@@ -22,6 +23,9 @@ MOST = 10_000
 
 class Link:
     """A client connection, as `proxy.produce` uses it."""
+
+    name_client = ClientConnection.name_client
+    note_answered = ClientConnection.note_answered
 
     def __init__(self, broker, stores=True):
         self.broker = broker

@@ -1,4 +1,4 @@
-"""One client of one Forebay whose memory holds a partition (`hitting.World`); a test answers for the broker.
+"""One client of one Forebay whose memory holds a partition (`cached_partition.World`); a test answers for the broker.
 
 Owns the broker's side of the client's link: a played transport, what arrived there, the answers. It must not know what
 a test expects. Invariant: the broker answers in the order of the requests.
@@ -10,7 +10,7 @@ from typing import Any
 from protocol import fetch, header
 from protocol.fetch_build import FetchAnswer, build_response
 from protocol.framing import Framer
-from tests.proxy.hitting import END, World
+from tests.proxy.cached_partition import END, World
 from tests.proxy.net.test_framed_transport import PlayedTransport
 
 

@@ -96,6 +96,7 @@ class QuietBroker:
         self.accounts = Accounts(stand_in(self), None)
         self.wakeups = WakeupBatch()
         self.config: Any = SimpleNamespace(cache=SimpleNamespace(confirm_every_s=LEASE_UNTIL_S))
+        self.node: Any = SimpleNamespace(is_this=lambda node_id: node_id == NODE)
         self.clock_s = 0.0
         self.answer_bytes = 1 << 30
         self.invalidated = []
@@ -111,9 +112,6 @@ class QuietBroker:
     def attempt(self, action, _doing, otherwise=None):
         """Run `action`; its error ends the test."""
         action()
-
-    def is_this(self, node_id):
-        return node_id == NODE
 
     def invalidate(self, partition, from_offset, reason):
         self.invalidated.append((partition, from_offset, reason))

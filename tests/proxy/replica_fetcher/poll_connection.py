@@ -18,8 +18,8 @@ from proxy.fetch.purgatory import Purgatory
 from proxy.partitions.topics import Leader
 from proxy.replica_fetcher.poll import VERSION
 from tests.kit.cache_batches import build_batch
-from tests.proxy.followed import EPOCH, TOPIC_ID, known, stand_in
-from tests.proxy.hitting import CONFIG
+from tests.proxy.cached_partition import CONFIG
+from tests.proxy.followed_partition import EPOCH, TOPIC_ID, known, stand_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -135,8 +135,8 @@ class Hot:
         self.broker = broker = Broker(CONFIG, self.cache, None, "0", lambda: self.clock_s)
         self.own = PlayedLinks()
         broker.own_connections = stand_in(self.own)
-        broker.purgatory = Purgatory(broker.counters, 10)
-        broker.node_id = 1
+        broker.purgatory = Purgatory(10)
+        broker.node.node_id = 1
         leaders = {index: Leader(1, EPOCH) for index in range(count)}
         broker.topics.learn("orders", TOPIC_ID, leaders)
         topic = known(broker.topics.find(TOPIC_ID))

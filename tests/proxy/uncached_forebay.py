@@ -5,22 +5,22 @@ Invariants: nothing sleeps; both sides get whole frames.
 """
 
 import asyncio
-import dataclasses
 import json
 import socket
 from contextlib import asynccontextmanager
+from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from metrics.access_log import FetchLine
-from metrics.histogram import Histogram
 from proxy import app
 from proxy.config.load import load
 from proxy.fetch.access_lines import AccessLines
-from tests.proxy.followed import stand_in
-from tests.proxy.logged import MemoryLog
+from tests.proxy.counter_values import read_counters
+from tests.proxy.event_loop import PATIENCE_S, until
+from tests.proxy.followed_partition import stand_in
+from tests.proxy.memory_log import MemoryLog
 from tests.proxy.net.test_broker_connection import PlayedBroker
-from tests.proxy.turning import PATIENCE_S, until
 
 OFF = {"cache": {"mode": "off", "directory": ""}, "throttle": {"enabled": False}}
 
@@ -43,13 +43,9 @@ class Front:
 
     @property
     def counters(self):
-        """All counters; histograms by their number of samples."""
+        """All counts by record and name; histograms by their number of samples."""
         self.forebay.broker.pipeline_counts.settle(self.forebay.broker.counters)
-        found = {}
-        for field in dataclasses.fields(self.forebay.broker.counters):
-            value = getattr(self.forebay.broker.counters, field.name)
-            found[field.name] = value.count if isinstance(value, Histogram) else value
-        return found
+        return read_counters(self.forebay.broker, attrgetter("count"))
 
     @property
     def link(self):
@@ -125,4 +121,4 @@ async def front(settings=OFF, has_log=True, tls=None, listeners=1):
         for writer in broker.writers:
             writer.close()
         server.close()
-        forebay.cache.close()
+        forebay.broker.cache.close()

@@ -13,21 +13,21 @@ from random import Random
 from types import SimpleNamespace
 
 from blockcache.cache import BlockCache
-from metrics.histogram import Histogram
 from protocol.fetch import FetchPartition
 from protocol.fetch_build import build_request
 from proxy import dispatch
 from proxy.broker import Broker
 from proxy.config.model import Config
-from proxy.fetch.sessions.cache import SessionCache
+from proxy.fetch.sessions.cache import SessionCache, SessionLimits
 from proxy.net.client_connection import ClientConnection
 from proxy.net.listener import Listener
 from proxy.partitions.leader_state import Lease
 from proxy.partitions.transactions import Aborted
 from proxy.replica_fetcher.verifier import Verifier
 from tests.kit.cache_batches import build_batch, insert
-from tests.proxy.followed import EPOCH, LEADERS, TOPIC_ID, known, stand_in
-from tests.proxy.logged import MemoryLog
+from tests.proxy.counter_values import read_counters
+from tests.proxy.followed_partition import EPOCH, LEADERS, TOPIC_ID, known, stand_in
+from tests.proxy.memory_log import MemoryLog
 from tests.proxy.net.test_framed_transport import PlayedTransport
 
 CONFIG = Config.model_validate(
@@ -126,7 +126,7 @@ class World:
         )
         known(broker.accounts.lines).empty = self.log.empty
         broker.own_connections = stand_in(SimpleNamespace(usable=False))
-        broker.sessions = SessionCache(10, 100, 120.0, Random(1))
+        broker.sessions = SessionCache(SessionLimits(10, 100, 120.0), Random(1))
         broker.verifier = Verifier(broker, verify_ratio, Random(2).random)
         broker.topics.learn("orders", TOPIC_ID, LEADERS)
         self.topic = known(broker.topics.find(TOPIC_ID))
@@ -260,10 +260,7 @@ class World:
             del arena[how_often]
         return {
             "sent": list(self.sent),
-            "counters": {
-                one.name: read(getattr(broker.counters, one.name))
-                for one in dataclasses.fields(broker.counters)
-            },
+            "counters": read_counters(broker),
             "lines": [line._replace(ts=0) for line in self.lines],
             "empty": self.log.count_empty(),
             "sessions": {
@@ -289,19 +286,14 @@ class World:
             ),
             "client": link.client_id,
             "wanted_at": self.partition.wanted_at,
-            "parked": broker.counters.parked_fetches,
         }
-
-
-def read(value):
-    return (tuple(value.counts), value.sum) if isinstance(value, Histogram) else value
 
 
 def read_session(session):
     """State of a fetch session, without turns, since only their order matters."""
     kept = [
         (key, one.asked, one.high_watermark, one.log_start_offset)
-        for key, one in session.partitions.items()
+        for key, one in session.partitions.by_key.items()
     ]
     return session.epoch, session.last_used_s, kept
 

@@ -4,7 +4,6 @@ Owns both, and what can be seen of each from outside and in its books. Must not 
 is done to one is done to the other; nothing sleeps; times stand still unless a test moves them.
 """
 
-import dataclasses
 import json
 import socket
 import struct
@@ -13,7 +12,6 @@ from typing import Any
 
 import crc32c
 
-from metrics.histogram import Histogram
 from protocol import header
 from protocol.api import PRODUCE
 from protocol.produce_rows import scan_single
@@ -24,8 +22,9 @@ from proxy.scheduling.processor_wait import ProcessorWait
 from tests.kit import produce_messages
 from tests.kit.frames import build_batch, build_produce
 from tests.kit.played import PlayedDial
-from tests.proxy.followed import LEADERS, known, stand_in
-from tests.proxy.short_way import build_answer, build_many, build_many_answer
+from tests.proxy.counter_values import read_counters
+from tests.proxy.followed_partition import LEADERS, known, stand_in
+from tests.proxy.produce_link import build_answer, build_many, build_many_answer
 
 TOPICS = {"orders": bytes(range(16)), "other": bytes(range(16, 32))}
 BATCH = build_batch(100)
@@ -214,16 +213,10 @@ class World:
         """State that is equal with and without a pipeline, whatever is in flight."""
         broker, link = self.broker, self.link
         broker.pipeline_counts.settle(broker.counters)
-        counters = {}
-        for field in dataclasses.fields(broker.counters):
-            value = getattr(broker.counters, field.name)
-            counters[field.name] = (
-                (list(value.counts), round(value.sum, 6)) if isinstance(value, Histogram) else value
-            )
         return {
             "to broker": bytes(self.to_broker),
             "to client": bytes(self.to_client),
-            **counters,
+            **read_counters(broker),
             "held": (
                 broker.requests.in_flight_bytes,
                 link.request_bytes,

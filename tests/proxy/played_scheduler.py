@@ -23,6 +23,7 @@ from proxy.accounting.counters import Counters
 from proxy.broker import Broker
 from proxy.config.isolation import Isolation
 from proxy.config.model import Limits
+from proxy.net.client_connection import ClientConnection
 from proxy.net.response_order import ResponseOrder
 from proxy.produce.handler import handle_produce
 from proxy.produce.targets import Targets
@@ -32,7 +33,7 @@ from tests.kit import produce_messages
 from tests.protocol import oracle
 from tests.protocol.batches import batch_v2
 from tests.protocol.golden_capture import make
-from tests.proxy.followed import stand_in
+from tests.proxy.followed_partition import stand_in
 from tests.proxy.manual_clock import ManualClock
 
 VERSION = 9
@@ -70,6 +71,8 @@ class Link:
     peer = "client"
     client_id = "c"
     listener = SimpleNamespace(tend=lambda link: None, config=None)
+    name_client = ClientConnection.name_client
+    note_answered = ClientConnection.note_answered
 
     def __init__(self, broker):
         self.broker = broker
