@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.kit.broker.topics import create_topic
-from tests.kit.sidecar import PATIENT_CACHE, Pair
+from tests.kit.sidecar import PATIENT_CACHE, Pair, ProxiedBroker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -95,8 +95,8 @@ class Logged:
 
 
 @pytest.fixture(scope="module")
-def logged() -> Iterator[Logged]:
-    with Pair(settings={"cache": PATIENT_CACHE}) as pair:
+def logged(proxied: ProxiedBroker) -> Iterator[Logged]:
+    with Pair(settings={"cache": PATIENT_CACHE}, shared=proxied) as pair:
         yield Logged(pair)
 
 
