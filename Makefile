@@ -4,10 +4,11 @@ BIN := .venv/bin
 PYTHON ?= $(shell .ci/need --python)
 WORKERS ?= 4
 PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+ALONE = $(BIN)/pytest -q -m alone $$(git grep -l 'mark\.alone' -- tests)
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE  # tests start interpreters by the hundred: each would compile every module again
 
-.PHONY: help build demo lab bench shape growth test check tidy unit e2e soak chaos matrix docs lock tools clean
+.PHONY: help build demo lab bench shape growth test check collect tidy unit e2e soak chaos matrix docs lock tools clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -43,14 +44,17 @@ check: build ## format, lint, types, import contracts, generated documents
 tidy: build ## print large files, functions and classes, writes to other objects, import cycles: places to look
 	$(BIN)/python -m tests.tidy
 
-test: check tools ## everything that CI runs, in 12 minutes on two cores; WORKERS=4 run side by side
-	$(PYTEST) -m 'not alone' && $(BIN)/pytest -q -m alone
+test: .venv/.ready ## everything that CI runs, in 12 minutes on two cores; WORKERS=4 run side by side
+	$(MAKE) -j2 check collect tools && $(PYTEST) -m 'not alone' && $(ALONE)
 
 unit: build ## the tests that need neither a broker nor Java, in two and a half minutes
 	$(PYTEST) -m 'not e2e'
 
 e2e: build tools ## the tests on real brokers and Spark
-	$(PYTEST) -m 'e2e and not alone' && $(BIN)/pytest -q -m alone
+	$(PYTEST) -m 'e2e and not alone' && $(ALONE)
+
+collect: build  # each worker reads all test files: one reader compiles them, beside the types' check
+	-@$(BIN)/pytest -qq --collect-only >/dev/null 2>&1
 
 soak: build ## an hour of random load on the cache, in minutes; every byte served is compared
 	SOAK_STEPS=3600000 $(BIN)/pytest tests/blockcache/test_soak.py -s

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.kit.broker.topics import create_topic
-from tests.kit.sidecar import PATIENT_CACHE, Pair
+from tests.kit.sidecar import PATIENT_CACHE, Pair, ProxiedBroker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.e2e
 
 PARTITIONS = 48
-RECORDS = 4000
+RECORDS = 1600
 RECORDS_A_SECOND = 500
 PATIENCE_S = 60.0
 LINES_A_PARTITION = 1.2
@@ -95,8 +95,8 @@ class Logged:
 
 
 @pytest.fixture(scope="module")
-def logged() -> Iterator[Logged]:
-    with Pair(settings={"cache": PATIENT_CACHE}) as pair:
+def logged(proxied: ProxiedBroker) -> Iterator[Logged]:
+    with Pair(settings={"cache": PATIENT_CACHE}, shared=proxied) as pair:
         yield Logged(pair)
 
 

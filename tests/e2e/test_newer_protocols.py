@@ -79,6 +79,7 @@ def compile_plugin(folder: Path) -> Path | None:
     classes = folder / "classes"
     command = [
         str(compiler),
+        *(f"-J{flag}" for flag in JVM_FLAGS),
         "-nowarn",
         "-d",
         str(classes),

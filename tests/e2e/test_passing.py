@@ -18,16 +18,17 @@ import pytest
 from protocol import fetch
 from tests.e2e.between import Between
 from tests.kit.broker.certificates import write_certificates
-from tests.kit.broker.kafka import KafkaCluster
 from tests.kit.broker.ports import lease_port
-from tests.kit.broker.settings import HOST, Listener
+from tests.kit.broker.settings import HOST
 from tests.kit.broker.topics import create_topic
 from tests.kit.raw_fetch import RawClient, TopicWords
-from tests.kit.sidecar import Sidecar
+from tests.kit.sidecar import CLIENT, ProxiedBroker, Sidecar
 from tests.protocol.batches import batch_v2
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tests.kit.broker.kafka import KafkaCluster
 
 pytestmark = pytest.mark.e2e
 
@@ -73,21 +74,19 @@ class Passing(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def passing() -> Iterator[Passing]:
+def passing(proxied: ProxiedBroker) -> Iterator[Passing]:
     with contextlib.ExitStack() as stack:
-        leases = [lease_port(), lease_port()]
-        plain, encrypted = (f"{HOST}:{lease.port}" for lease in leases)
-        broker = stack.enter_context(
-            KafkaCluster(listeners=[Listener("CLIENT", advertised=(HOST, leases[0].port))])
-        )
-        between = stack.enter_context(Between(broker.address("CLIENT")))
+        lease = lease_port()
+        plain, encrypted = proxied.advertised, f"{HOST}:{lease.port}"
+        broker = proxied.cluster
+        between = stack.enter_context(Between(broker.address(CLIENT)))
         files = write_certificates(Path(stack.enter_context(tempfile.TemporaryDirectory())))
         tls = {"certificateFile": str(files.server.certificate), "keyFile": str(files.server.key)}
         entries: list[dict[str, Any]] = [
             {"name": "plain", "listen": plain, "upstream": between.address},
             {"name": "encrypted", "listen": encrypted, "upstream": between.address, "tls": tls},
         ]
-        sidecar = stack.enter_context(Sidecar(entries, SETTINGS, leases))
+        sidecar = stack.enter_context(Sidecar(entries, SETTINGS, [lease]))
         topic = create_topic(broker.direct, partitions=2)
         with RawClient(broker.direct) as client:
             for number in range(BATCHES):

@@ -91,7 +91,8 @@ def build_java(version: str, folder: Path, main: str = "Matrix", lock: str = "")
     if main == "Matrix":
         sources = [path for path in sources if not path.name.startswith("Streams")]
     classes = folder / f"classes-{lock or version}"
-    run_tool([javac, "-nowarn", "-d", classes, "-cp", f"{jars}/*", *sources], folder)
+    flags = (f"-J{flag}" for flag in JVM_FLAGS)
+    run_tool([javac, *flags, "-nowarn", "-d", classes, "-cp", f"{jars}/*", *sources], folder)
     quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
     shared = [] if lock else share_classes(version)
     path = (
