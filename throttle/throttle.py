@@ -10,15 +10,24 @@ clocks, who sends what. Invariants:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from throttle.controller import Controller, ControllerRule, ControllerStatistics
 from throttle.delayed_queue import DelayedQueue
-from throttle.disks import BusyRule, DiskCounters, DiskGauge, DiskSample, Pressure
+from throttle.disks import (
+    NO_LIMIT,
+    BusyRule,
+    DiskCounters,
+    DiskGauge,
+    DiskLimit,
+    DiskSample,
+    Pressure,
+)
 from throttle.tickets import DelayRefused, DelayRule, DelayTicket, DiskQueueStatistics, TicketKey
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable
+    from collections.abc import Hashable, Iterable, Mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +43,13 @@ class ThrottleRules:
 @dataclass(frozen=True, slots=True)
 class DiskStatistics:
     """`sampled`: misses of this disk can be delayed. `missed_looks`: looks that found no such disk. `target` and
-    `floor_bytes_s` are the rule's (`ControllerRule`).
+    `floor_bytes_s` are the rule's (`ControllerRule`). `limit`: in use now.
     """
 
     sampled: bool
     target: float
     floor_bytes_s: float
+    limit: DiskLimit
     looks: int
     missed_looks: int
     stale: int
@@ -65,6 +75,7 @@ class _SampledDisk:
         "controller",
         "done_bytes",
         "gauge",
+        "limit",
         "looked_s",
         "looks",
         "missed_looks",
@@ -72,8 +83,10 @@ class _SampledDisk:
         "stale",
     )
 
-    def __init__(self, rules: ThrottleRules, now_s: float) -> None:
+    def __init__(self, rules: ThrottleRules, limit: DiskLimit, now_s: float) -> None:
         self.gauge = DiskGauge(rules.busy)
+        self.gauge.set_limit(limit)
+        self.limit = limit
         self.controller = Controller(rules.controller, now_s)
         self.sampled = False
         self.looked_s = now_s
@@ -95,11 +108,21 @@ class _SampledDisk:
 
 
 class Throttle:
-    """`disks` are the names that misses may be of; others are never delayed."""
+    """`disks` are the names that misses may be of; others are never delayed. `limits`: what the configuration names
+    of them, by disk.
+    """
 
-    def __init__(self, rules: ThrottleRules, disks: Iterable[str], now_s: float) -> None:
+    def __init__(
+        self,
+        rules: ThrottleRules,
+        disks: Iterable[str],
+        now_s: float,
+        limits: Mapping[str, DiskLimit] = MappingProxyType({}),
+    ) -> None:
         self._rules = rules
-        self._disks = {name: _SampledDisk(rules, now_s) for name in disks}
+        self._disks = {
+            name: _SampledDisk(rules, limits.get(name, NO_LIMIT), now_s) for name in disks
+        }
         self._queue = DelayedQueue(rules.queue, now_s)
 
     def observe(
@@ -114,8 +137,8 @@ class Throttle:
             return None
         done_bytes = self._queue.done_bytes(name)
         sample = disk.gauge.observe(counters, pressure, now_s)
-        waited = self._queue.has_waited(name)
-        rate = disk.controller.observe(sample, done_bytes - disk.done_bytes, waited, now_s)
+        miss_bytes, waited = done_bytes - disk.done_bytes, self._queue.has_waited(name)
+        rate = disk.controller.observe(sample, miss_bytes, waited, now_s)
         self._queue.set_disk(name, sample.busy, rate, now_s)
         disk.note_sample(done_bytes, now_s)
         return sample
@@ -171,6 +194,7 @@ class Throttle:
                 sampled=disk.sampled,
                 target=self._rules.controller.target,
                 floor_bytes_s=self._rules.controller.floor_bytes_s,
+                limit=disk.limit,
                 looks=disk.looks,
                 missed_looks=disk.missed_looks,
                 stale=disk.stale,

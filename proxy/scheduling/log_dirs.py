@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from protocol import control
 from protocol.errors import BadFrame
-from throttle.disks import scan_diskstats
+from throttle.disks import DiskLimit, scan_diskstats
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
@@ -45,7 +45,7 @@ Placed = dict[tuple[str, int], str]
 
 class LogDirs:
     """Disks by partition, named as in /proc/diskstats. `names`: the disks that could be identified
-    at the start.
+    at the start; `limits`: what was provisioned, by name, of those whose configuration says so.
     """
 
     def __init__(self, broker: SchedulingServices, config: ThrottleConfig) -> None:
@@ -60,6 +60,7 @@ class LogDirs:
         self._all_known = True
         self._closed = False
         self.names: list[str] = []
+        self.limits: dict[str, DiskLimit] = {}
         for disk in config.disks if config.enabled else ():
             self._add(disk, config.diskstats_file)
         self._one = self.names[0] if self._all_known and len(self.names) == 1 else None
@@ -76,6 +77,8 @@ class LogDirs:
             return
         if name not in self.names:
             self.names.append(name)
+        if disk.throughput_bytes or disk.iops:
+            self.limits[name] = DiskLimit(float(disk.throughput_bytes), float(disk.iops), "named")
         if disk.directory is not None:
             self._mounted[disk.directory] = name
         if disk.broker_directory is not None:

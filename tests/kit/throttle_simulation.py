@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from tests.kit.model_disk import NAME, ModelDisk
+from throttle.disks import NO_LIMIT, DiskLimit
 from throttle.throttle import Throttle, ThrottleRules
 from throttle.tickets import DelayRefused, DelayTicket, TicketKey
 
@@ -66,7 +67,9 @@ Event = Callable[["Simulation"], None]
 
 
 class Simulation:
-    """`laggards` clients named laggard-0 ...; `think_s` between an answer and the next request."""
+    """`laggards` clients named laggard-0 ...; `think_s` between an answer and the next request; `limit`: the
+    disk's, as the configuration names it.
+    """
 
     def __init__(
         self,
@@ -75,9 +78,10 @@ class Simulation:
         laggards: int = 8,
         think_s: float = 0.02,
         look_s: float = LOOK_S,
+        limit: DiskLimit = NO_LIMIT,
     ) -> None:
         self.disk, self.rules, self.think_s, self.look_s = disk, rules, think_s, look_s
-        self.throttle = Throttle(rules, [NAME], 0.0)
+        self.throttle = Throttle(rules, [NAME], 0.0, {NAME: limit})
         self.laggards = laggards
         self.now_s = 0.0
         self.run = Run()
