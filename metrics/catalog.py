@@ -27,7 +27,7 @@ LABEL_VALUES: Final[dict[str, tuple[str, ...]]] = {
     "direction": ("request", "response"),
     "bound": ("requests", "bytes"),
     "way": ("own", "client"),
-    "limit": ("named",),
+    "limit": ("named", "recognised"),
 }
 """Labels whose values are a closed set, as result and reason are; a strict collector refuses any other."""
 
@@ -294,7 +294,7 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
         Metric(
             "forebay_throttle_disk_limit_bytes_per_second",
             "gauge",
-            "Bytes per second that the disk gives at most, as `named` in the configuration",
+            "Bytes per second that the disk gives at most, as `named` in the configuration or `recognised`",
             ("disk", "limit"),
         ),
         Metric(

@@ -21,7 +21,7 @@ FIELDS_LEAST = 14
 WRAP = 1 << 32
 SLACK_MS = 1000
 
-LimitSource = Literal["", "named"]
+LimitSource = Literal["", "named", "recognised"]
 
 
 class DiskCounters(NamedTuple):
@@ -136,7 +136,7 @@ class BusyRule:
 class DiskLimit:
     """The most that a volume gives: bytes and requests per second, reads and writes together; 0: not known.
 
-    `source`: the configuration named it, or no limit is known ("").
+    `source`: the configuration named it, the throttle recognised it, or no limit is known ("").
     """
 
     bytes_s: float = 0.0

@@ -1,10 +1,10 @@
 """The throttle as the proxy sees it: looks at disks in, misses in, grants out.
 
-Owns: per disk, one gauge and one controller; the delayed queue; which disks are known. Must not know: files,
-clocks, who sends what. Invariants:
+Owns: per disk, one gauge, one recognition of a limit and one controller; the delayed queue; which disks are
+known. Must not know: files, clocks, who sends what. Invariants:
 * fails open: a disk that is not sampled, has vanished, or was not looked at for `stale_s` delays nothing, and
   `statistics` says so.
-* the order of a look: gauge, controller, queue; then the caller calls `advance`.
+* the order of a look: gauge, recognition of a limit, controller, queue; then the caller calls `advance`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from throttle.disks import (
     DiskSample,
     Pressure,
 )
+from throttle.limit_recognition import LimitRecognition
 from throttle.tickets import DelayRefused, DelayRule, DelayTicket, DiskQueueStatistics, TicketKey
 
 if TYPE_CHECKING:
@@ -75,10 +76,11 @@ class _SampledDisk:
         "controller",
         "done_bytes",
         "gauge",
-        "limit",
         "looked_s",
         "looks",
         "missed_looks",
+        "named",
+        "recognition",
         "sampled",
         "stale",
     )
@@ -86,11 +88,24 @@ class _SampledDisk:
     def __init__(self, rules: ThrottleRules, limit: DiskLimit, now_s: float) -> None:
         self.gauge = DiskGauge(rules.busy)
         self.gauge.set_limit(limit)
-        self.limit = limit
+        self.named = limit
+        self.recognition = LimitRecognition(rules.controller.target)
         self.controller = Controller(rules.controller, now_s)
         self.sampled = False
         self.looked_s = now_s
         self.looks = self.missed_looks = self.stale = self.done_bytes = 0
+
+    @property
+    def limit(self) -> DiskLimit:
+        """The limit in use."""
+        return self.named if self.named.source else self.recognition.limit
+
+    def recognise(self, sample: DiskSample, miss_bytes: int, waited: bool, now_s: float) -> None:
+        """Look for the limit of a disk for which none is named. Call before the controller moves its rate."""
+        if not self.named.source:
+            rate = self.controller.rate_bytes_s
+            self.recognition.observe(sample, rate, miss_bytes, waited, now_s)
+            self.gauge.set_limit(self.recognition.limit)
 
     def note_sample(self, done_bytes: int, now_s: float) -> None:
         """It was looked at. `done_bytes` of misses were answered by then, all time."""
@@ -105,6 +120,8 @@ class _SampledDisk:
             self.stale += 1
         self.sampled = False
         self.gauge.forget()
+        self.recognition.forget()
+        self.gauge.set_limit(self.limit)
 
 
 class Throttle:
@@ -138,6 +155,7 @@ class Throttle:
         done_bytes = self._queue.done_bytes(name)
         sample = disk.gauge.observe(counters, pressure, now_s)
         miss_bytes, waited = done_bytes - disk.done_bytes, self._queue.has_waited(name)
+        disk.recognise(sample, miss_bytes, waited, now_s)
         rate = disk.controller.observe(sample, miss_bytes, waited, now_s)
         self._queue.set_disk(name, sample.busy, rate, now_s)
         disk.note_sample(done_bytes, now_s)

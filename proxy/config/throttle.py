@@ -40,7 +40,8 @@ class Disk(Section):
         default=0,
         ge=0,
         le=10_000_000,
-        description="As `throughput`, in requests per second.",
+        description="As `throughput`, in requests per second. If both are 0, the throttle looks for the"
+        " limit itself.",
     )
 
 

@@ -24,12 +24,13 @@ MISS_BYTES = 1 << 20
 
 @dataclass
 class Run:
-    """Look by look: time, load, rate, miss bytes/s, target. `served`: bytes by client."""
+    """Look by look: time, load, rate, miss bytes/s, limit in use (bytes/s; 0: none). `served`: bytes by client."""
 
     at_s: list[float] = field(default_factory=list)
     load: list[float] = field(default_factory=list)
     rate: list[float] = field(default_factory=list)
     misses: list[float] = field(default_factory=list)
+    limit: list[float] = field(default_factory=list)
     served: Counter[str] = field(default_factory=Counter)
     served_at: list[Counter[str]] = field(default_factory=list)
 
@@ -144,7 +145,9 @@ class Simulation:
         run, served = self.run, sum(self.run.served.values())
         run.at_s.append(self.now_s)
         run.load.append(sample.load)
-        run.rate.append(self.throttle.statistics().disks[NAME].controller.rate_bytes_s)
+        state = self.throttle.statistics().disks[NAME]
+        run.rate.append(state.controller.rate_bytes_s)
+        run.limit.append(state.limit.bytes_s)
         run.misses.append((served - self._read_before) / self.look_s)
         run.served_at.append(Counter(run.served))
         self._read_before = served
