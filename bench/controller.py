@@ -63,6 +63,12 @@ def play_limited() -> Run:
     return Simulation(ModelDisk(slice_s=0.1), ThrottleRules(), 8, look_s=0.5).play(60)
 
 
+def play_burst() -> Run:
+    return Simulation(ModelDisk(slice_s=0.1, burst_bytes=1e9), ThrottleRules(), 8, look_s=0.5).play(
+        60
+    )
+
+
 def play_laggards() -> Run:
     return Simulation(ModelDisk(), ThrottleRules(), 100).play(120)
 
@@ -72,6 +78,7 @@ SCENARIOS: dict[str, tuple[str, Callable[[], Run]]] = {
     "noise": ("eight laggards, noisy writes and disk", play_noise),
     "slower": ("the disk slows down by half at 40 s, until 80 s", play_slower),
     "limited": ("a limit in slices, eight laggards", play_limited),
+    "burst": ("a burst of 1 GB, then a limit of 60 MB/s, which is recognised", play_burst),
     "laggards": ("a hundred laggards from the start", play_laggards),
 }
 
@@ -142,7 +149,7 @@ def main(arguments: list[str]) -> int:
     runs = {name: play() for name, (_, play) in SCENARIOS.items()}
     draw(runs, out / PICTURE)
     for name, run in runs.items():
-        from_s = {"step": 20.0, "slower": 80.0}.get(name, 0.0)
+        from_s = {"step": 20.0, "slower": 80.0, "burst": 30.0}.get(name, 0.0)
         settled_s, mean = (
             run.settled_s(from_s, target),
             run.mean_load(run.at_s[-1] - 30, run.at_s[-1]),

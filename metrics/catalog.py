@@ -27,6 +27,7 @@ LABEL_VALUES: Final[dict[str, tuple[str, ...]]] = {
     "direction": ("request", "response"),
     "bound": ("requests", "bytes"),
     "way": ("own", "client"),
+    "limit": ("named", "recognised"),
 }
 """Labels whose values are a closed set, as result and reason are; a strict collector refuses any other."""
 
@@ -274,7 +275,8 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
         Metric(
             "forebay_throttle_disk_load_ratio",
             "gauge",
-            "Load of the disk at the last sample: util, weighted by waiting or queued requests",
+            "Load of the disk at the last sample: util, weighted by waiting or queued requests, "
+            "or the share used of its limit, whichever is greater",
             ("disk",),
         ),
         Metric(
@@ -288,6 +290,18 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "gauge",
             "Mean time of a request of the disk",
             ("disk",),
+        ),
+        Metric(
+            "forebay_throttle_disk_limit_bytes_per_second",
+            "gauge",
+            "Bytes per second that the disk gives at most, as `named` in the configuration or `recognised`",
+            ("disk", "limit"),
+        ),
+        Metric(
+            "forebay_throttle_disk_limit_requests_per_second",
+            "gauge",
+            "As `forebay_throttle_disk_limit_bytes_per_second`, in requests per second",
+            ("disk", "limit"),
         ),
         Metric(
             "forebay_throttle_target_ratio",

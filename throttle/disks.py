@@ -8,17 +8,20 @@ partition lies on which disk. Invariants:
   one, which says nothing about load and leaves busy as it was.
 * util is the share of time with at least one request in flight: near 1 on an NVMe far from full. The load
   therefore counts it only as far as requests also wait or queue (`BusyRule`).
+* util is near 0 on a volume just below its limit. Where a limit is known, the share used of it is load, too.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 SECTOR_BYTES = 512  # in this file, whatever the device's own
 FIELDS_LEAST = 14
 WRAP = 1 << 32
 SLACK_MS = 1000
+
+LimitSource = Literal["", "named", "recognised"]
 
 
 class DiskCounters(NamedTuple):
@@ -130,11 +133,33 @@ class BusyRule:
 
 
 @dataclass(frozen=True, slots=True)
+class DiskLimit:
+    """The most that a volume gives: bytes and requests per second, reads and writes together; 0: not known.
+
+    `source`: the configuration named it, the throttle recognised it, or no limit is known ("").
+    """
+
+    bytes_s: float = 0.0
+    requests_s: float = 0.0
+    source: LimitSource = ""
+
+    def share_of(self, bytes_s: float, requests_s: float) -> float:
+        """The greater share used of the two, 0..1; 0 where no limit is known."""
+        bytes_share = bytes_s / self.bytes_s if self.bytes_s else 0.0
+        requests_share = requests_s / self.requests_s if self.requests_s else 0.0
+        return min(1.0, max(bytes_share, requests_share))
+
+
+NO_LIMIT = DiskLimit()
+
+
+@dataclass(frozen=True, slots=True)
 class DiskSample:
     """A disk over the interval that ended at `at_s`. `interval_s` is 0 where there was none: a first look.
 
     `await_ms`: mean time of a request that completed, queue included; at least the interval where requests
-    were in flight all along and none completed. `in_flight`: at the end; `depth`: on average.
+    were in flight all along and none completed. `in_flight`: at the end; `depth`: on average. `load`: the greater
+    of `busy_load` (`BusyRule.load_of`) and `limit_share` (`DiskLimit.share_of`).
     """
 
     at_s: float
@@ -146,7 +171,10 @@ class DiskSample:
     depth: float = 0.0
     read_bytes_s: float = 0.0
     write_bytes_s: float = 0.0
+    requests_s: float = 0.0
     pressure_some: float = 0.0
+    busy_load: float = 0.0
+    limit_share: float = 0.0
     load: float = 0.0
     busy: bool = False
 
@@ -164,6 +192,7 @@ class DiskGauge:
 
     def __init__(self, rule: BusyRule) -> None:
         self._rule = rule
+        self._limit = NO_LIMIT
         self._counters: DiskCounters | None = None
         self._pressure: Pressure | None = None
         self._last: DiskSample | None = None
@@ -173,6 +202,10 @@ class DiskGauge:
     @property
     def last(self) -> DiskSample | None:
         return self._last
+
+    def set_limit(self, limit: DiskLimit) -> None:
+        """The limit whose share is load from the next look on."""
+        self._limit = limit
 
     def forget(self) -> None:
         """The disk has vanished, or its counters cannot be read: the next look is a first one, not busy."""
@@ -229,7 +262,11 @@ class DiskGauge:
         util = 1.0 if hangs else min(1.0, grown.io_ticks_ms / interval_ms)
         await_ms = interval_ms if hangs else (grown.read_ms + grown.write_ms) / max(1, completed)
         depth = max(grown.weighted_ms / interval_ms, float(stood) if hangs else 0.0)
-        load = self._rule.load_of(util, await_ms, depth, pressure_some)
+        read_bytes_s = grown.read_sectors * SECTOR_BYTES / interval_s
+        write_bytes_s = grown.write_sectors * SECTOR_BYTES / interval_s
+        busy_load = self._rule.load_of(util, await_ms, depth, pressure_some)
+        limit_share = self._limit.share_of(read_bytes_s + write_bytes_s, completed / interval_s)
+        load = max(busy_load, limit_share)
         return DiskSample(
             at_s=now_s,
             interval_s=interval_s,
@@ -238,9 +275,12 @@ class DiskGauge:
             read_await_ms=interval_ms if hangs else grown.read_ms / max(1, grown.reads),
             in_flight=grown.in_flight,
             depth=depth,
-            read_bytes_s=grown.read_sectors * SECTOR_BYTES / interval_s,
-            write_bytes_s=grown.write_sectors * SECTOR_BYTES / interval_s,
+            read_bytes_s=read_bytes_s,
+            write_bytes_s=write_bytes_s,
+            requests_s=completed / interval_s,
             pressure_some=pressure_some,
+            busy_load=busy_load,
+            limit_share=limit_share,
             load=load,
             busy=self._is_busy(last.busy, load, interval_s),
         )

@@ -1,24 +1,34 @@
 """The throttle as the proxy sees it: looks at disks in, misses in, grants out.
 
-Owns: per disk, one gauge and one controller; the delayed queue; which disks are known. Must not know: files,
-clocks, who sends what. Invariants:
+Owns: per disk, one gauge, one recognition of a limit and one controller; the delayed queue; which disks are
+known. Must not know: files, clocks, who sends what. Invariants:
 * fails open: a disk that is not sampled, has vanished, or was not looked at for `stale_s` delays nothing, and
   `statistics` says so.
-* the order of a look: gauge, controller, queue; then the caller calls `advance`.
+* the order of a look: gauge, recognition of a limit, controller, queue; then the caller calls `advance`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from throttle.controller import Controller, ControllerRule, ControllerStatistics
 from throttle.delayed_queue import DelayedQueue
-from throttle.disks import BusyRule, DiskCounters, DiskGauge, DiskSample, Pressure
+from throttle.disks import (
+    NO_LIMIT,
+    BusyRule,
+    DiskCounters,
+    DiskGauge,
+    DiskLimit,
+    DiskSample,
+    Pressure,
+)
+from throttle.limit_recognition import LimitRecognition
 from throttle.tickets import DelayRefused, DelayRule, DelayTicket, DiskQueueStatistics, TicketKey
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable
+    from collections.abc import Hashable, Iterable, Mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +44,13 @@ class ThrottleRules:
 @dataclass(frozen=True, slots=True)
 class DiskStatistics:
     """`sampled`: misses of this disk can be delayed. `missed_looks`: looks that found no such disk. `target` and
-    `floor_bytes_s` are the rule's (`ControllerRule`).
+    `floor_bytes_s` are the rule's (`ControllerRule`). `limit`: in use now.
     """
 
     sampled: bool
     target: float
     floor_bytes_s: float
+    limit: DiskLimit
     looks: int
     missed_looks: int
     stale: int
@@ -68,16 +79,33 @@ class _SampledDisk:
         "looked_s",
         "looks",
         "missed_looks",
+        "named",
+        "recognition",
         "sampled",
         "stale",
     )
 
-    def __init__(self, rules: ThrottleRules, now_s: float) -> None:
+    def __init__(self, rules: ThrottleRules, limit: DiskLimit, now_s: float) -> None:
         self.gauge = DiskGauge(rules.busy)
+        self.gauge.set_limit(limit)
+        self.named = limit
+        self.recognition = LimitRecognition(rules.controller.target)
         self.controller = Controller(rules.controller, now_s)
         self.sampled = False
         self.looked_s = now_s
         self.looks = self.missed_looks = self.stale = self.done_bytes = 0
+
+    @property
+    def limit(self) -> DiskLimit:
+        """The limit in use."""
+        return self.named if self.named.source else self.recognition.limit
+
+    def recognise(self, sample: DiskSample, miss_bytes: int, waited: bool, now_s: float) -> None:
+        """Look for the limit of a disk for which none is named. Call before the controller moves its rate."""
+        if not self.named.source:
+            rate = self.controller.rate_bytes_s
+            self.recognition.observe(sample, rate, miss_bytes, waited, now_s)
+            self.gauge.set_limit(self.recognition.limit)
 
     def note_sample(self, done_bytes: int, now_s: float) -> None:
         """It was looked at. `done_bytes` of misses were answered by then, all time."""
@@ -92,14 +120,26 @@ class _SampledDisk:
             self.stale += 1
         self.sampled = False
         self.gauge.forget()
+        self.recognition.forget()
+        self.gauge.set_limit(self.limit)
 
 
 class Throttle:
-    """`disks` are the names that misses may be of; others are never delayed."""
+    """`disks` are the names that misses may be of; others are never delayed. `limits`: what the configuration names
+    of them, by disk.
+    """
 
-    def __init__(self, rules: ThrottleRules, disks: Iterable[str], now_s: float) -> None:
+    def __init__(
+        self,
+        rules: ThrottleRules,
+        disks: Iterable[str],
+        now_s: float,
+        limits: Mapping[str, DiskLimit] = MappingProxyType({}),
+    ) -> None:
         self._rules = rules
-        self._disks = {name: _SampledDisk(rules, now_s) for name in disks}
+        self._disks = {
+            name: _SampledDisk(rules, limits.get(name, NO_LIMIT), now_s) for name in disks
+        }
         self._queue = DelayedQueue(rules.queue, now_s)
 
     def observe(
@@ -114,8 +154,9 @@ class Throttle:
             return None
         done_bytes = self._queue.done_bytes(name)
         sample = disk.gauge.observe(counters, pressure, now_s)
-        waited = self._queue.has_waited(name)
-        rate = disk.controller.observe(sample, done_bytes - disk.done_bytes, waited, now_s)
+        miss_bytes, waited = done_bytes - disk.done_bytes, self._queue.has_waited(name)
+        disk.recognise(sample, miss_bytes, waited, now_s)
+        rate = disk.controller.observe(sample, miss_bytes, waited, now_s)
         self._queue.set_disk(name, sample.busy, rate, now_s)
         disk.note_sample(done_bytes, now_s)
         return sample
@@ -171,6 +212,7 @@ class Throttle:
                 sampled=disk.sampled,
                 target=self._rules.controller.target,
                 floor_bytes_s=self._rules.controller.floor_bytes_s,
+                limit=disk.limit,
                 looks=disk.looks,
                 missed_looks=disk.missed_looks,
                 stale=disk.stale,

@@ -99,6 +99,11 @@ def build_parser() -> argparse.ArgumentParser:
         help="one arm that serves 60 MB/s, or the kernel's read limit, a bucket (default: paced)",
     )
     parser.add_argument(
+        "--name-limit",
+        action="store_true",
+        help="tell Forebay the limit of `--disk limited` (throttle.disks[].throughput), or it recognises the limit",
+    )
+    parser.add_argument(
         "--again",
         type=int,
         default=6,
@@ -113,7 +118,13 @@ def build_parser() -> argparse.ArgumentParser:
 
 def build_sizes(options: argparse.Namespace) -> Sizes:
     """The run's measures from its arguments."""
-    sizes = Sizes(polluted_s=options.seconds, quiet_s=options.quiet_seconds or options.seconds / 2)
+    limited = options.disk == LIMITED
+    sizes = Sizes(
+        polluted_s=options.seconds,
+        quiet_s=options.quiet_seconds or options.seconds / 2,
+        limited=limited,
+        limit_named=limited and options.name_limit,
+    )
     return sizes._replace(paused_s=0.0, recover_s=0.0) if options.no_pause else sizes
 
 

@@ -62,6 +62,8 @@ class Sizes(NamedTuple):
     paused_s: float = 25.0  # how long one tailing consumer pauses
     recover_s: float = 12.0  # for how long its catching up is watched
     target: float = 0.6
+    limited: bool = False  # the disk has the kernel's read limit
+    limit_named: bool = False  # Forebay is told of it, and need not recognise it
 
     @property
     def backlog_bytes(self) -> int:
@@ -81,7 +83,8 @@ def build_settings(arm: Arm, sizes: Sizes, device: str) -> dict[str, Any]:
         "cache": {"size": f"{sizes.arena_bytes}B"} if arm.cache else {"mode": "off"},
         "accessLog": {"directory": None},
     }
-    on = {"target": sizes.target, "disks": [{"device": device}]} if arm.throttle else {}
+    named = {"throughput": sizes.read_limit} if sizes.limit_named else {}
+    on = {"target": sizes.target, "disks": [{"device": device, **named}]} if arm.throttle else {}
     settings["throttle"] = {"enabled": arm.throttle, **on}
     return settings
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 CAUGHT_UP_MS = 100.0
 FETCH_BYTES = "forebay_fetch_bytes_total"
 BUDGET = "forebay_throttle_rate_bytes_per_second"
+LIMIT = "forebay_throttle_disk_limit_bytes_per_second"
 WINDOW_S = 10.0
 SETTLE_S = 20.0
 
@@ -102,6 +103,35 @@ def settled_utils(samples: Sequence[DiskSample], start_ns: int, end_ns: int) -> 
         found += [one["util"]] if one else []
         at += int(WINDOW_S * NS)
     return found
+
+
+def limit_figures(
+    scrapes: Sequence[Scrape], samples: Sequence[DiskSample], start_ns: int, end_ns: int
+) -> dict[str, Any]:
+    """The limit that Forebay's throttle used at `end_ns`, by its scrape, in MB/s (None: none), its source, and since
+    when, in s from `start_ns`. `shares`: of the limit, what the disk carried, means over consecutive 10 s, from 10 s
+    after it was known.
+    """
+    said = [
+        (one.at_ns, key[-1], value / 1e6)
+        for one in scrapes
+        if one.at_ns < end_ns
+        for key, value in one.samples.items()
+        if key[0] == LIMIT
+    ]
+    last_scrape_ns = max((one.at_ns for one in scrapes if one.at_ns < end_ns), default=0)
+    if not said or said[-1][0] < last_scrape_ns:
+        return {"mb_s": None, "source": "", "known_s": None, "shares": []}
+    mb_s = said[-1][2]
+    known_ns = max(start_ns, min(at_ns for at_ns, _, value in said if value == mb_s))
+    shares = []
+    at = known_ns + int(WINDOW_S * NS)
+    while at + int(WINDOW_S * NS) <= end_ns:
+        one = disk_between(samples, at, at + int(WINDOW_S * NS))
+        shares += [round((one["read_mb_s"] + one["write_mb_s"]) / mb_s, 3)] if one else []
+        at += int(WINDOW_S * NS)
+    known_s = round((known_ns - start_ns) / NS, 1)
+    return {"mb_s": round(mb_s, 2), "source": said[-1][1], "known_s": known_s, "shares": shares}
 
 
 def catch_up_s(rows: NDArray[np.int64], resumed_ns: int) -> float | None:
@@ -191,6 +221,9 @@ def build_figures(ran: Ran, sizes: Sizes, *, with_pause: bool) -> dict[str, Any]
             "bytes_by_reason": by_reason,
             "tail_miss_bytes": tail_miss_bytes(by_reason, lag),
         }
+    if sizes.limited:
+        used = limit_figures(ran.sampler.scrapes, disk, times.polluted, polluted_end)
+        figures["limit"] = {**used, "read_limit_mb_s": sizes.read_limit / 1e6}
     if with_pause:
         figures["pause"] = {
             "caught_up_s": catch_up_s(each[0], times.resumed),

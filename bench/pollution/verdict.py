@@ -4,7 +4,7 @@ Owns every limit of the proof and the rules that make a run invalid. Must not kn
 Invariants: a bar that was not measured is neither held nor broken; a round in which the plain broker suffers
 less than a hundredfold proves nothing, nor one whose laggards a cache served, nor one of Forebay's in which a
 hypervisor kept the processors to itself (of other arms it is told: no bar is about them); every bar is held in
-every round or it is broken.
+every round or it is broken; a disk with a limit has bars of its own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ SHARE = 0.85
 FAIR = 0.2
 FAIR_S = 40.0  # the settled part of a minute of pollution
 CAUGHT_UP_S = 1.0
-PAUSE_STEADY = 1.5
+PAUSE_STEADY, LIMITED_PAUSE_STEADY = 1.5, 2.0
+KNOWN_S = 40.0  # until the limit of a volume is recognised
+LEVEL = 0.1
 ISOLATED = 1.5
 HANG = 10.0
 
@@ -105,7 +107,7 @@ def judge(
 ) -> list[Bar]:
     """Every bar over the arm `forebay` of all rounds; the isolation bar is judged apart."""
     rounds = [one for one in arms if one["arm"] == FOREBAY]
-    wanted = rate_at(sweep, target) if sweep else None
+    judge_disk = _judge_limited if any("limit" in one for one in rounds) else _judge_paced
     return [
         _each(
             rounds, "produce p99 under pollution, ms", lambda one: _judge_steady(one, "produce_ms")
@@ -116,19 +118,56 @@ def judge(
             lambda one: _judge_steady(one, "end_to_end_ms"),
         ),
         _each(rounds, "bytes of tailing consumers not from memory", _judge_tail_misses),
+        *judge_disk(rounds, sweep, target),
+    ]
+
+
+def _judge_paced(
+    rounds: Sequence[Figures], sweep: Sequence[tuple[float, float]], target: float
+) -> list[Bar]:
+    """The bars of a disk whose utilisation follows its load."""
+    wanted = rate_at(sweep, target) if sweep else None
+    return [
         _each(
             rounds,
             f"utilisation within {SETTLED} of {target}",
-            lambda one: _judge_settled(one, target),
+            lambda one: _judge_settled(one["settled_utils"], target),
         ),
         _each(
             rounds,
             f"laggards' share of the target's rate ({_mb(wanted)})",
             lambda one: _judge_rate(one, wanted),
         ),
+        *_judge_laggards(rounds, PAUSE_STEADY),
+    ]
+
+
+def _judge_limited(rounds: Sequence[Figures], _: object, target: float) -> list[Bar]:
+    """The bars of a volume with a limit: its utilisation says little, the share carried of the limit all."""
+    return [
+        _each(
+            rounds,
+            "seconds until the limit was known, and its level in units of the disk's",
+            _judge_limit,
+        ),
+        _each(
+            rounds,
+            f"carried within {SETTLED} of {target} of the limit",
+            lambda one: _judge_settled(one["limit"]["shares"], target),
+        ),
+        *_judge_laggards(rounds, LIMITED_PAUSE_STEADY),
+    ]
+
+
+def _judge_laggards(rounds: Sequence[Figures], pause_steady: float) -> list[Bar]:
+    return [
         _each(rounds, "laggards' rates, MB/s each", _judge_fair),
         _each(rounds, "seconds to catch up after a pause of 25 s", _judge_caught_up),
-        _each(rounds, "produce p99 while it catches up, ms", _judge_pause_steady),
+        _each(
+            rounds,
+            "produce p99 while it catches up, ms",
+            lambda one: _judge_pause_steady(one, pause_steady),
+        ),
     ]
 
 
@@ -170,10 +209,20 @@ def _judge_tail_misses(one: Figures) -> tuple[bool | None, str]:
     return (None, "") if missed is None else (missed == 0, str(missed))
 
 
-def _judge_settled(one: Figures, target: float) -> tuple[bool | None, str]:
-    utils = one["settled_utils"]
-    held = all(round(abs(util - target), 3) <= SETTLED for util in utils) if utils else None
-    return held, " ".join(map(str, utils))
+def _judge_settled(means: Sequence[float], target: float) -> tuple[bool | None, str]:
+    held = all(round(abs(mean - target), 3) <= SETTLED for mean in means) if means else None
+    return held, " ".join(map(str, means))
+
+
+def _judge_limit(one: Figures) -> tuple[bool | None, str]:
+    """The kernel limits reads alone; a recognised limit has the writes beside them."""
+    limit, disk = one["limit"], one["disk_polluted"]
+    if limit["mb_s"] is None:
+        return False, "never"
+    beside = disk["write_mb_s"] if limit["source"] == "recognised" else 0.0
+    level = limit["mb_s"] / (limit["read_limit_mb_s"] + beside)
+    held = limit["known_s"] <= KNOWN_S and round(abs(level - 1), 3) <= LEVEL
+    return held, f"{limit['known_s']} ({limit['source']}), {level:.2f}"
 
 
 def _judge_rate(one: Figures, wanted: float | None) -> tuple[bool | None, str]:
@@ -194,11 +243,11 @@ def _judge_caught_up(one: Figures) -> tuple[bool | None, str]:
     return seconds is not None and seconds <= CAUGHT_UP_S, str(seconds)
 
 
-def _judge_pause_steady(one: Figures) -> tuple[bool | None, str]:
+def _judge_pause_steady(one: Figures, steady: float) -> tuple[bool | None, str]:
     if "pause" not in one:
         return None, ""
     quiet, paused = _p99(one, "quiet", "produce_ms"), _p99(one, "pause", "produce_ms")
-    return paused <= PAUSE_STEADY * quiet, f"{quiet} -> {paused}"
+    return paused <= steady * quiet, f"{quiet} -> {paused}"
 
 
 def _isolated(one: Figures) -> float:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from proxy.broker import Broker
     from proxy.net.listener import AnyListener
     from proxy.net.own_connections import OwnConnections
+    from throttle.disks import DiskLimit
 
 COMMIT_UNKNOWN = ""
 QUEUE_GAUGES = (
@@ -173,6 +174,7 @@ def _throttle(broker: Broker) -> Iterator[Sample]:
             yield Sample("forebay_throttle_disk_load_ratio", (disk,), sample.load)
             yield Sample("forebay_throttle_disk_util_ratio", (disk,), sample.util)
             yield Sample("forebay_throttle_disk_await_seconds", (disk,), sample.await_ms / 1000)
+        yield from _limit(disk, state.limit)
         yield Sample("forebay_throttle_target_ratio", (disk,), state.target)
         yield Sample(
             "forebay_throttle_rate_bytes_per_second", (disk,), state.controller.rate_bytes_s
@@ -191,6 +193,14 @@ def _throttle(broker: Broker) -> Iterator[Sample]:
     yield Sample("forebay_throttle_ungated_total", (), statistics.ungated)
     yield Sample("forebay_lane_requests_total", (), broker.counters.upstream.catch_up_requests)
     yield Sample("forebay_lanes_lost_total", (), broker.counters.upstream.catch_up_losses)
+
+
+def _limit(disk: str, limit: DiskLimit) -> Iterator[Sample]:
+    labels = (disk, limit.source)
+    if limit.bytes_s:
+        yield Sample("forebay_throttle_disk_limit_bytes_per_second", labels, limit.bytes_s)
+    if limit.requests_s:
+        yield Sample("forebay_throttle_disk_limit_requests_per_second", labels, limit.requests_s)
 
 
 def _isolation(broker: Broker) -> Iterator[Sample]:

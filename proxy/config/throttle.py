@@ -29,6 +29,20 @@ class Disk(Section):
         description="Log directory as the broker names it, where it is not mounted here. The broker "
         "is asked for its partitions (DescribeLogDirs).",
     )
+    throughput_bytes: Size = Field(
+        default=0,
+        ge=0,
+        le=64 * GIB,
+        description="Bytes per second that the volume is provisioned for, reads and writes together. The"
+        " share used of them is load, too. 0: not named.",
+    )
+    iops: Count = Field(
+        default=0,
+        ge=0,
+        le=10_000_000,
+        description="As `throughput`, in requests per second. If both are 0, the throttle looks for the"
+        " limit itself.",
+    )
 
 
 class Weight(Section):

@@ -80,7 +80,9 @@ class DiskThrottle:
         self._config = broker.config.throttle
         self.disks = LogDirs(broker, self._config)
         self._grace_until = broker.now() + self._config.start_grace_s
-        self._throttle = Throttle(build_rules(self._config), self.disks.names, broker.now())
+        self._throttle = Throttle(
+            build_rules(self._config), self.disks.names, broker.now(), self.disks.limits
+        )
         self._on_granted: dict[DelayTicket, Callable[[], None]] = {}
         self._sampling: asyncio.TimerHandle | None = None
         self._granting: asyncio.TimerHandle | None = None

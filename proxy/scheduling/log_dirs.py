@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from protocol import control
 from protocol.errors import BadFrame
-from throttle.disks import scan_diskstats
+from throttle.disks import DiskLimit, scan_diskstats
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Sequence
@@ -46,16 +46,18 @@ Placed = dict[tuple[str, int], str]
 class ConfiguredDisks:
     """The disks of the configuration, named as in /proc/diskstats.
 
-    `names`: those that could be identified. `mounted` and `by_directory`: the disk of each log
-    directory, by its path here and by its path in the broker.
+    `names`: those that could be identified. `limits`: what was provisioned, by name, of those whose
+    configuration says so. `mounted` and `by_directory`: the disk of each log directory, by its path
+    here and by its path in the broker.
     """
 
-    __slots__ = ("_all_known", "by_directory", "mounted", "names")
+    __slots__ = ("_all_known", "by_directory", "limits", "mounted", "names")
 
     def __init__(self, disks: Iterable[Disk], diskstats_file: str) -> None:
         self.by_directory: dict[str, str] = {}
         self.mounted: dict[str, str] = {}
         self.names: list[str] = []
+        self.limits: dict[str, DiskLimit] = {}
         self._all_known = True
         for disk in disks:
             self._add(disk, diskstats_file)
@@ -77,6 +79,8 @@ class ConfiguredDisks:
             return
         if name not in self.names:
             self.names.append(name)
+        if disk.throughput_bytes or disk.iops:
+            self.limits[name] = DiskLimit(float(disk.throughput_bytes), float(disk.iops), "named")
         if disk.directory is not None:
             self.mounted[disk.directory] = name
         if disk.broker_directory is not None:
@@ -101,6 +105,11 @@ class LogDirs:
     def names(self) -> list[str]:
         """The disks that could be identified at the start."""
         return self._disks.names
+
+    @property
+    def limits(self) -> dict[str, DiskLimit]:
+        """What was provisioned, by the disk's name."""
+        return self._disks.limits
 
     def disk_of(self, topic: str, partition: int) -> str | None:
         """Return the name of the disk with the partition's log, or None. Mounted directories count

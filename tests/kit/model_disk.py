@@ -4,6 +4,7 @@ Owns: the model. A request is `REQUEST_BYTES`; work arrives as bytes over capaci
 step waits. util = rho ** `steepness` (1: each byte costs the same; 3: like a limit that bursts hide until it is
 near), await = service / (1 - rho) + what waits, as in M/M/1. With `slice_s` it is a fast device behind a limit on
 reads, as blk-throttle and cloud volumes have: idle in each slice until the slice's bytes are used up, then full.
+`burst_bytes` are a token bucket's: full at first, spent beyond the limit, earned again below it.
 Must not know: the throttle. Invariants: misses
 are finished in order, when their bytes have been read; counters only grow, as in /proc/diskstats.
 """
@@ -35,6 +36,7 @@ class ModelDisk:
     noise: float = 0.0
     steepness: float = 1.0
     slice_s: float = 0.0
+    burst_bytes: float = 0.0
     seed: int = 1
     backlog_bytes: float = 0.0
     read_bytes: float = 0.0
@@ -54,7 +56,8 @@ class ModelDisk:
             "weighted",
         )
         self._sums = dict.fromkeys(names, 0.0)
-        self._ahead_bytes = self._allowed_bytes = 0.0
+        self._ahead_bytes = 0.0
+        self._allowed_bytes = self.burst_bytes
         self._now_s = self._slice_end_s = 0.0
 
     def read(self, size_bytes: int, item: object) -> None:
@@ -100,7 +103,8 @@ class ModelDisk:
         self._now_s += step_s
         if self._now_s >= self._slice_end_s - 1e-9:
             self._slice_end_s += self.slice_s
-            self._allowed_bytes = self.capacity_bytes_s * self.slice_s
+            kept = min(self._allowed_bytes, self.burst_bytes)
+            self._allowed_bytes = kept + self.capacity_bytes_s * self.slice_s
         native = NATIVE * self.capacity_bytes_s
         reads = min(self._ahead_bytes, self._allowed_bytes, native * step_s)
         self._allowed_bytes -= reads

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from tests.kit.model_disk import NAME, ModelDisk
+from throttle.disks import NO_LIMIT, DiskLimit
 from throttle.throttle import Throttle, ThrottleRules
 from throttle.tickets import DelayRefused, DelayTicket, TicketKey
 
@@ -23,12 +24,13 @@ MISS_BYTES = 1 << 20
 
 @dataclass
 class Run:
-    """Look by look: time, load, rate, miss bytes/s, target. `served`: bytes by client."""
+    """Look by look: time, load, rate, miss bytes/s, limit in use (bytes/s; 0: none). `served`: bytes by client."""
 
     at_s: list[float] = field(default_factory=list)
     load: list[float] = field(default_factory=list)
     rate: list[float] = field(default_factory=list)
     misses: list[float] = field(default_factory=list)
+    limit: list[float] = field(default_factory=list)
     served: Counter[str] = field(default_factory=Counter)
     served_at: list[Counter[str]] = field(default_factory=list)
 
@@ -66,7 +68,9 @@ Event = Callable[["Simulation"], None]
 
 
 class Simulation:
-    """`laggards` clients named laggard-0 ...; `think_s` between an answer and the next request."""
+    """`laggards` clients named laggard-0 ...; `think_s` between an answer and the next request; `limit`: the
+    disk's, as the configuration names it.
+    """
 
     def __init__(
         self,
@@ -75,9 +79,10 @@ class Simulation:
         laggards: int = 8,
         think_s: float = 0.02,
         look_s: float = LOOK_S,
+        limit: DiskLimit = NO_LIMIT,
     ) -> None:
         self.disk, self.rules, self.think_s, self.look_s = disk, rules, think_s, look_s
-        self.throttle = Throttle(rules, [NAME], 0.0)
+        self.throttle = Throttle(rules, [NAME], 0.0, {NAME: limit})
         self.laggards = laggards
         self.now_s = 0.0
         self.run = Run()
@@ -140,7 +145,9 @@ class Simulation:
         run, served = self.run, sum(self.run.served.values())
         run.at_s.append(self.now_s)
         run.load.append(sample.load)
-        run.rate.append(self.throttle.statistics().disks[NAME].controller.rate_bytes_s)
+        state = self.throttle.statistics().disks[NAME]
+        run.rate.append(state.controller.rate_bytes_s)
+        run.limit.append(state.limit.bytes_s)
         run.misses.append((served - self._read_before) / self.look_s)
         run.served_at.append(Counter(run.served))
         self._read_before = served

@@ -27,6 +27,7 @@ def test_every_metric_of_the_catalog_survives_the_way_through_the_text() -> None
         "way": "own",
         "bound": "bytes",
         "direction": "request",
+        "limit": "named",
         "side": "client",
         "result": "miss",
         "reason": "cold",

@@ -11,7 +11,7 @@ import pytest
 from tests.kit.model_disk import ModelDisk
 from tests.kit.throttle_simulation import MISS_BYTES, STEP_S, Event, Run, Simulation
 from throttle.controller import STEP_LEAST, STEP_MOST, Controller, ControllerRule
-from throttle.disks import DiskSample
+from throttle.disks import DiskLimit, DiskSample
 from throttle.throttle import ThrottleRules
 
 TARGET = ControllerRule().target
@@ -69,6 +69,18 @@ def test_cliff_is_held_at_its_edge(look_s: float, laggards: int) -> None:
     assert run.settled_s(0, TARGET) <= SETTLES_S
     assert sum(run.misses[-100:]) / 100 >= 0.95 * 60 * MB
     assert run.swings(90, TARGET, beyond=0.2) <= 2
+
+
+@pytest.mark.parametrize("look_s", [0.25, 0.5, 1.0])
+@pytest.mark.parametrize("burst_bytes", [0.0, 1e9])
+def test_named_limit_is_held_at_its_share(look_s: float, burst_bytes: float) -> None:
+    """Utilisation is near 0 below the limit; the target is a share of what was provisioned, also during a burst."""
+    disk = ModelDisk(slice_s=0.1, burst_bytes=burst_bytes)
+    limit = DiskLimit(bytes_s=60 * MB, source="named")
+    run = Simulation(disk, ThrottleRules(), 8, look_s=look_s, limit=limit).play(60)
+    assert run.settled_s(0, TARGET) <= SETTLES_S
+    looks = round(30 / look_s)
+    assert sum(run.misses[-looks:]) / looks == pytest.approx((TARGET * 60 - 5) * MB, rel=0.05)
 
 
 def test_ramp_of_writes_is_followed() -> None:

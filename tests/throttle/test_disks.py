@@ -8,6 +8,7 @@ from throttle.disks import (
     BusyRule,
     DiskCounters,
     DiskGauge,
+    DiskLimit,
     DiskSample,
     Pressure,
     scan_diskstats,
@@ -154,6 +155,39 @@ def test_util_counts_as_far_as_requests_wait(
     what: str, await_ms: float, in_flight: float, load: float
 ) -> None:
     assert BusyRule().load_of(1.0, await_ms, in_flight, 1.0) == pytest.approx(load), what
+
+
+@pytest.mark.parametrize(
+    ("limit", "share"),
+    [
+        (DiskLimit(), 0.0),
+        (DiskLimit(bytes_s=60e6, source="named"), 0.5),
+        (DiskLimit(requests_s=1000, source="named"), 0.4),
+        (DiskLimit(60e6, 1000, "named"), 0.5),
+        (DiskLimit(60e6, 500, "named"), 0.8),
+        (DiskLimit(20e6, 0.0, "named"), 1.0),
+    ],
+)
+def test_share_used_of_a_limit_is_load(limit: DiskLimit, share: float) -> None:
+    """30 MB/s in 400 requests, reads and writes together, on a device that is busy for a tenth of the time."""
+    gauge = DiskGauge(BusyRule())
+    gauge.set_limit(limit)
+    gauge.observe(counters(), None, 1.0)
+    after = counters(reads=600, read_sectors=80_000_000 // 1024, writes=200, read_ms=1600)
+    after = after._replace(write_sectors=40_000_000 // 1024, io_ticks_ms=200, weighted_ms=1600)
+    sample = gauge.observe(after, None, 3.0)
+    assert (sample.requests_s, sample.busy_load) == (400.0, pytest.approx(0.1))
+    assert sample.limit_share == pytest.approx(share, rel=1e-4)
+    assert sample.load == pytest.approx(max(0.1, share), rel=1e-4)
+    assert sample.busy == (sample.load >= BusyRule().enter)
+
+
+def test_measured_load_above_the_share_of_a_limit_counts() -> None:
+    gauge = DiskGauge(BusyRule(await_ms=0))
+    gauge.set_limit(DiskLimit(bytes_s=60e6, source="named"))
+    gauge.observe(counters(), None, 1.0)
+    sample = gauge.observe(counters(read_sectors=2000, io_ticks_ms=900), None, 2.0)
+    assert sample.load == pytest.approx(0.9)
 
 
 def test_pressure_counts_where_asked_for() -> None:

@@ -1,6 +1,14 @@
 """The arms' memory: equal for all but one, the arena taken from the broker's share."""
 
-from bench.pollution.arms import ARMS, TWICE, Sizes, broker_memory, build_listener, build_settings
+from bench.pollution.arms import (
+    ARMS,
+    FOREBAY,
+    TWICE,
+    Sizes,
+    broker_memory,
+    build_listener,
+    build_settings,
+)
 from proxy.config.model import Config
 
 SIZES = Sizes()
@@ -29,3 +37,10 @@ def test_forebay_accepts_every_arms_settings() -> None:
             assert (config.cache.mode == "serve") is arm.cache
             assert config.throttle.enabled is arm.throttle
             assert (config.listeners[0].catch_up_upstream is not None) is arm.lane
+
+
+def test_limit_is_named_where_it_is_wanted() -> None:
+    for named in (False, True):
+        sizes = SIZES._replace(limited=True, limit_named=named)
+        disks = build_settings(ARMS[FOREBAY], sizes, "loop0")["throttle"]["disks"]
+        assert disks == [{"device": "loop0", **({"throughput": 60_000_000} if named else {})}]

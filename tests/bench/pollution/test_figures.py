@@ -9,6 +9,7 @@ from bench.pollution.figures import (
     disk_between,
     laggards_between,
     latency_between,
+    limit_figures,
     percentiles,
     phase_figures,
     read_bytes_by_reason,
@@ -101,3 +102,29 @@ def test_diskstats_of_one_device() -> None:
     text = "   7       1 loop1 9 9 9 9 9 9 9 9 9 9 9\n   7       0 loop0 1 0 8 30 4 0 16 50 2 70 80 0 0 0 0 0 0\n"
     assert scan_diskstats(text, "loop0", 5) == DiskSample(5, 1, 4096, 30, 4, 8192, 2, 70)
     assert scan_diskstats(text, "loop", 5) is None
+
+
+def build_scrapes(*limits_mb_s: float | None) -> list[Scrape]:
+    """One a second; None: no limit is in use."""
+    name = "forebay_throttle_disk_limit_bytes_per_second"
+    return [
+        Scrape(n * NS, {} if one is None else {(name, "loop0", "recognised"): one * 1e6})
+        for n, one in enumerate(limits_mb_s)
+    ]
+
+
+def test_limit_counts_from_when_it_was_known() -> None:
+    scrapes = build_scrapes(*[None] * 12, *[50.0] * 40)
+    found = limit_figures(scrapes, build_samples(0.3, 60), 2 * NS, 50 * NS)
+    assert found == {"mb_s": 50.0, "source": "recognised", "known_s": 10.0, "shares": [0.6, 0.6]}
+
+
+def test_limit_of_the_configuration_is_known_from_the_start() -> None:
+    found = limit_figures(build_scrapes(*[60.0] * 40), build_samples(0.3, 60), 5 * NS, 30 * NS)
+    assert (found["known_s"], found["shares"]) == (0.0, [0.5])
+
+
+def test_limit_that_has_ended_is_none() -> None:
+    for scrapes in ([], build_scrapes(None, None), build_scrapes(50.0, 50.0, None)):
+        found = limit_figures(scrapes, build_samples(0.3, 60), 0, 30 * NS)
+        assert found == {"mb_s": None, "source": "", "known_s": None, "shares": []}

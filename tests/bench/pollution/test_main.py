@@ -38,6 +38,16 @@ def test_arms_that_no_bar_judges_may_be_shorter() -> None:
     assert set(seconds.values()) == {60, 30}
 
 
+def test_limit_is_named_on_a_limited_disk_only() -> None:
+    for words, limited, named in (
+        (["--name-limit"], False, False),
+        (["--disk", "limited"], True, False),
+        (["--disk", "limited", "--name-limit"], True, True),
+    ):
+        sizes = build_sizes(build_parser().parse_args(words))
+        assert (sizes.limited, sizes.limit_named) == (limited, named)
+
+
 def test_the_disk_is_as_large_as_the_arms_are_long() -> None:
     options = build_parser().parse_args(
         [

@@ -76,6 +76,50 @@ def test_each_bar_breaks_alone(bar: int, changed: dict[str, Any]) -> None:
     assert held(**changed) == [number != bar for number in range(8)]
 
 
+LIMIT, CARRIED, LIMITED_FAIR, LIMITED_CAUGHT_UP, LIMITED_PAUSED = range(3, 8)
+
+
+def build_limited(**changed: Any) -> dict[str, Any]:
+    """A round on a volume of 60 MB/s in which every bar is held; its utilisation is of no account."""
+    limit = {"mb_s": 71.5, "source": "recognised", "known_s": 40.0, "read_limit_mb_s": 60.0}
+    figures: dict[str, Any] = {
+        "disk_polluted": {"read_mb_s": 36.0, "write_mb_s": 5.0},
+        "limit": {**limit, "shares": [0.55, 0.65], **changed.pop("limit", {})},
+        "settled_utils": [0.1, 0.9],
+        "pause": {"caught_up_s": 1.0, "produce_ms": {"p99": 40.0}},
+    }
+    return build_figures(**figures) | changed
+
+
+def test_limited_disk_has_bars_of_its_own() -> None:
+    assert [bar.held for bar in judge([build_limited()], SWEEP, 0.6)] == [True] * 8
+
+
+@pytest.mark.parametrize(
+    ("bar", "changed"),
+    [
+        (PRODUCE, {"polluted": {"produce_ms": {"p99": 30.1}, "end_to_end_ms": {"p99": 65.0}}}),
+        (LIMIT, {"limit": {"mb_s": None}}),
+        (LIMIT, {"limit": {"known_s": 40.1}}),
+        (LIMIT, {"limit": {"mb_s": 71.6}}),
+        (LIMIT, {"limit": {"mb_s": 58.4}}),
+        (LIMIT, {"limit": {"mb_s": 66.1, "source": "named"}}),
+        (CARRIED, {"limit": {"shares": [0.6, 0.651]}}),
+        (LIMITED_FAIR, {"laggards_settled_mb_s": [5.0] * 7 + [3.9]}),
+        (LIMITED_CAUGHT_UP, {"pause": {"caught_up_s": 1.1, "produce_ms": {"p99": 30.0}}}),
+        (LIMITED_PAUSED, {"pause": {"caught_up_s": 0.2, "produce_ms": {"p99": 40.1}}}),
+    ],
+)
+def test_each_bar_of_a_limited_disk_breaks_alone(bar: int, changed: dict[str, Any]) -> None:
+    bars = judge([build_limited(**changed)], SWEEP, 0.6)
+    assert [one.held for one in bars] == [number != bar for number in range(8)]
+
+
+def test_share_carried_of_a_limit_is_not_judged_before_there_is_one() -> None:
+    bars = judge([build_limited(limit={"mb_s": None, "shares": []})], [], 0.6)
+    assert (bars[LIMIT].held, bars[LIMIT].said, bars[CARRIED].held) == (False, "never", None)
+
+
 def test_one_bad_round_breaks_a_bar() -> None:
     rounds = [build_figures(), build_figures(round=2, settled_utils=[0.9])]
     assert judge(rounds, SWEEP, 0.6)[SETTLED].held is False

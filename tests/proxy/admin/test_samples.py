@@ -38,6 +38,8 @@ def shown(log_directory: Path) -> dict[str, set[float]]:
             flag(("cache", "size"), "16MiB"),
             flag(("accessLog", "directory"), str(log_directory)),
             flag(("throttle", "disks", 0, "device"), "sdx"),
+            flag(("throttle", "disks", 0, "throughput"), "60MB"),
+            flag(("throttle", "disks", 0, "iops"), "3000"),
             flag(("throttle", "diskstatsFile"), str(disks)),
             flag(("throttle", "target"), "0.35"),
             flag(("throttle", "floor"), "3MiB"),
@@ -87,4 +89,6 @@ def test_limits_used_by_alerts_are_as_configured(tmp_path: Path) -> None:
     families = shown(tmp_path)
     assert families["forebay_throttle_target_ratio"] == {0.35}
     assert families["forebay_throttle_rate_floor_bytes_per_second"] == {3 << 20}
+    assert families["forebay_throttle_disk_limit_bytes_per_second"] == {60e6}
+    assert families["forebay_throttle_disk_limit_requests_per_second"] == {3000}
     assert families["forebay_isolation_slots_floor"] == {5, 6}

@@ -14,6 +14,7 @@ from proxy.partitions.topics import Topic
 from proxy.scheduling.disk_throttle import NOT_SOON, DiskThrottle, build_rules
 from tests.proxy.manual_clock import ManualClock
 from throttle.controller import ControllerRule
+from throttle.disks import DiskLimit
 from throttle.tickets import DelayRefused, DelayTicket
 
 MIB = 1 << 20
@@ -177,6 +178,21 @@ def test_off_it_says_why_and_delays_nothing(tmp_path, monkeypatch, caplog, setti
     assert (machine.disk_throttle.active, machine.loop.timers) == (False, [])
     assert machine.submit(0).granted
     machine.disk_throttle.stop()
+
+
+def test_share_of_a_named_limit_is_load(tmp_path, monkeypatch):
+    """20 requests of 4 KiB in 100 ms, on a device that is never busy."""
+    machine = Machine(tmp_path, monkeypatch, disks=(Disk(device="sdx", iops=250),))
+    machine.disk_throttle.start()
+
+    def read():
+        machine.reads += 20
+        machine.write()
+
+    machine.run(2, read)
+    assert machine.disk.limit == DiskLimit(0.0, 250.0, "named")
+    assert machine.disk.sample.load == pytest.approx(0.8)
+    assert machine.disk.queue.busy
 
 
 def test_idle_disk_grants_and_full_disk_delays(machine):

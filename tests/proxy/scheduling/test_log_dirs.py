@@ -10,6 +10,7 @@ from protocol import control
 from protocol.control import LogDirectory
 from proxy.config.throttle import Disk, ThrottleConfig
 from proxy.scheduling.log_dirs import REFRESH_S, LogDirs, list_partitions, place_partitions
+from throttle.disks import DiskLimit
 
 ANSWER = b"an answer"
 
@@ -111,6 +112,19 @@ def test_one_disk_serves_all_without_questions(disks):
     found = build(*disks, own_connections=own_connections)
     found.tick(0.0)
     assert (found.disk_of("any", 7), found.names, own_connections.asked) == ("sda", ["sda"], [])
+
+
+def test_limits_are_those_of_the_configuration():
+    found = build(
+        {"device": "sda", "throughput_bytes": "125MB", "iops": 3000, "broker_directory": "/a"},
+        {"device": "sda", "broker_directory": "/b"},
+        {"device": "sdb", "iops": 500, "broker_directory": "/c"},
+        {"device": "sdc", "broker_directory": "/d"},
+    )
+    assert found.limits == {
+        "sda": DiskLimit(125e6, 3000.0, "named"),
+        "sdb": DiskLimit(0.0, 500.0, "named"),
+    }
 
 
 async def test_known_disk_does_not_stand_for_another(tmp_path, caplog):
