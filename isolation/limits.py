@@ -216,7 +216,7 @@ class AdaptiveLimit:
             growth, share = self._limit, 1.0
         wanted = self._limit * gradient + growth
         if wanted > self._limit and busy < int(self._limit) / 2:
-            wanted = min(self._limit, max(UNUSED_LEAST, 3.0 * busy))
+            wanted, share = min(self._limit, max(UNUSED_LEAST, 3.0 * busy)), self.rule.smoothing
         self._shrunk += wanted < self._limit
         self._set(self._limit + share * (wanted - self._limit))
 

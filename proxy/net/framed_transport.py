@@ -134,6 +134,9 @@ class FramedTransport(asyncio.Protocol):
         self._outbox_bytes = 0
         self._write_paused = False
         self._is_resting = False  # TURN_BYTES were written: the next turn goes on
+        self._later: tuple[Sequence[bytes], ByteBudget | None] | None = (
+            None  # frames to handle next
+        )
         self._in_large = False
         self._read_holds: dict[int, object] = {}
         self._closed = False
@@ -249,9 +252,9 @@ class FramedTransport(asyncio.Protocol):
             if self._closed or self._closing:
                 return
             if number == TURN_FRAMES or handled_bytes >= TURN_FRAME_BYTES:
-                rest = frames[number:]
-                self.hold_reading(rest)
-                asyncio.get_running_loop().call_soon(self._continue, rest, budget)
+                self._later = frames[number:], budget
+                self.hold_reading(self._later)
+                asyncio.get_running_loop().call_soon(self._continue)
                 return
             handled_bytes += len(frame)
             self.frames += 1
@@ -267,10 +270,28 @@ class FramedTransport(asyncio.Protocol):
         if hooks.budget is not None and (self.framer.start or self.framer.begun):
             self._charge(hooks.budget)
 
-    def _continue(self, frames: Sequence[bytes], budget: ByteBudget | None) -> None:
-        """Handle `frames` that waited for this turn, for which reading was held."""
-        self._hand_on(frames, budget)
-        self.release_reading(frames)
+    def _continue(self) -> None:
+        """Handle frames that waited for this turn, for which reading was held. An exception ends the
+        connection, as asyncio does where `data_received` raises.
+        """
+        later, self._later = self._later, None
+        if later is None:
+            return  # `_handle_later` was first
+        try:
+            self._hand_on(*later)
+        except Exception as error:
+            context = {"message": "a frame was not handled", "exception": error, "protocol": self}
+            asyncio.get_running_loop().call_exception_handler(context)
+            self.abort()
+        if not self._closed:
+            self.release_reading(later)
+
+    def _handle_later(self) -> None:
+        """Handle all frames that wait for a later turn: the stream has ended. A TLS transport reports
+        its end behind frames of the same read, although reading is held.
+        """
+        while self._later is not None:
+            self._continue()
 
     def offer(self) -> bool:
         """Whether a splice takes the large frame that has begun. Memory must not be set aside for
@@ -324,14 +345,16 @@ class FramedTransport(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """Called by asyncio when the peer has finished sending. True keeps this side open."""
+        self._handle_later()
         on_eof = self._hooks.on_eof
         return bool(on_eof and not self._closed and on_eof())
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by asyncio when the socket is closed: every waiting `on_sent` runs with False."""
-        self._closed = True
         self._transport = None
         self.plain_fd = self.free_fd = -1
+        self._handle_later()
+        self._closed = True
         if self._linger is not None:
             self._linger.cancel()
         self.framer.let_go()
@@ -451,6 +474,8 @@ class FramedTransport(asyncio.Protocol):
             return
         self.free_fd, room = -1, TURN_BYTES
         while self._outbox and not self._write_paused and self._transport is not None:
+            if self._is_resting:
+                return  # an `on_sent` has sent more, until this turn's bytes had left
             if room <= 0:
                 self._is_resting = True
                 asyncio.get_running_loop().call_soon(self._end_rest)
@@ -477,7 +502,8 @@ class FramedTransport(asyncio.Protocol):
 
     def _end_rest(self) -> None:
         self._is_resting = False
-        self._write_outbox()
+        if not self._closed:
+            self._write_outbox()
 
     def _piece_left(self, head: SendBuffer) -> None:
         head.in_transport = False

@@ -102,6 +102,18 @@ def test_unused_limit_does_not_grow():
     assert limit.slots_at(broker.now_s) <= limit.rule.initial
 
 
+def test_one_quiet_window_withdraws_few_slots():
+    """A fast broker whose clients pause for a moment: a share of the unused slots is taken back."""
+    limit = AdaptiveLimit(AdaptiveRule(initial=64))
+    broker = Broker(limit, is_serial=False)
+    broker.run(1, lambda _now: 0.001)
+    assert limit.slots_at(broker.now_s) == limit.rule.ceiling
+    windows = limit.statistics()["windows"]
+    while limit.statistics()["windows"] < windows + 2:
+        broker.run(broker.now_s + 0.01, lambda _now: 0.001, in_use=1)
+    assert limit.slots_at(broker.now_s) > limit.rule.ceiling / 3
+
+
 def test_unused_slots_are_withdrawn_and_return():
     limit = AdaptiveLimit()
     broker = Broker(limit, is_serial=False)

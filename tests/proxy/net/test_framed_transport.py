@@ -1,6 +1,7 @@
 """One framed transport on a played socket: departure of bytes, and the calls that report it."""
 
 import asyncio
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -172,6 +173,81 @@ async def test_frames_of_a_later_turn_end_with_the_connection():
     assert len(listening.frames) == TURN_FRAMES
 
 
+async def test_a_frame_of_a_later_turn_that_aborts_ends_reading():
+    """uvloop's transport raises where it is read after `abort`."""
+
+    def take(taken):
+        listening.frames.append(taken)
+        if len(listening.frames) > TURN_FRAMES:
+            listening.framed.abort()
+
+    listening = Listening(on_frame=take)
+    listening.framed.data_received(frame(b"a") * 2 * TURN_FRAMES)
+    await until(lambda: len(listening.frames) > TURN_FRAMES)
+    assert listening.transport.calls == ["pause", "abort"]
+
+
+async def test_frames_of_a_later_turn_come_before_the_end_of_the_stream():
+    """A TLS transport reports close_notify behind frames of the same read, paused or not."""
+    ended: list[int] = []
+    frames = [frame(b"%03d" % number) for number in range(5 * TURN_FRAMES)]
+
+    def on_eof():
+        ended.append(len(listening.frames))
+        return True
+
+    listening = Listening(on_eof=on_eof)
+    listening.framed.data_received(b"".join(frames))
+    assert listening.framed.eof_received()
+    await until(lambda: not listening.framed.reading_held)
+    assert ended == [len(frames)]
+    assert listening.frames == frames
+
+
+async def test_frames_of_a_later_turn_come_before_the_loss_of_the_connection():
+    """uvloop's TLS transport reports a loss without close_notify, although reading is paused."""
+    frames = [frame(b"%03d" % number) for number in range(5 * TURN_FRAMES)]
+    listening = Listening()
+    listening.framed.data_received(b"".join(frames))
+    listening.send("a", b"response")
+    listening.framed.connection_lost(None)
+    assert listening.frames == frames
+    assert listening.closed == [None]
+    assert listening.sent == [("a", True)]
+    listening.send("late", b"response")
+    assert listening.sent[1:] == [("late", False)]
+
+
+async def test_a_response_to_a_frame_of_a_lost_connection_is_not_delivered():
+    def answer(taken):
+        listening.frames.append(taken)
+        listening.send(len(listening.frames), b"response")
+
+    listening = Listening(on_frame=answer)
+    listening.framed.data_received(frame(b"a") * 2 * TURN_FRAMES)
+    listening.framed.connection_lost(None)
+    assert listening.sent == [(n + 1, n < TURN_FRAMES) for n in range(2 * TURN_FRAMES)]
+
+
+async def test_a_frame_that_raises_in_a_later_turn_ends_the_connection():
+    """As asyncio does where `data_received` raises: frames behind it would be missing."""
+    errors: list[BaseException] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _loop, context: errors.append(context["exception"]))
+
+    def take(taken):
+        listening.frames.append(taken)
+        if len(listening.frames) == TURN_FRAMES + 1:
+            raise ValueError
+
+    listening = Listening(on_frame=take)
+    listening.framed.data_received(frame(b"a") * 3 * TURN_FRAMES)
+    await until(lambda: errors)
+    assert [type(error) for error in errors] == [ValueError]
+    assert listening.transport.calls[-1] == "abort"
+    assert len(listening.frames) == TURN_FRAMES + 1
+
+
 async def test_a_begun_frame_behind_a_later_turn_is_whole():
     listening, last = Listening(), frame(b"last")
     listening.framed.data_received(frame(b"a") * 2 * TURN_FRAMES + last[:5])
@@ -192,6 +268,35 @@ async def test_a_large_response_leaves_in_several_turns():
     await until(lambda: len(listening.sent) == 2)
     assert listening.taken_bytes() == size_bytes + 1
     assert listening.sent == [("large", True), ("next", True)]
+
+
+async def test_a_response_sent_by_another_ones_departure_waits_for_its_turn():
+    listening, turns = Listening(), []
+
+    def sent(_delivered):
+        listening.send("next", b"y" * 20 * PIECE_BYTES)
+
+    def note_turn():
+        turns.append(listening.taken_bytes())
+        if not listening.sent:
+            asyncio.get_running_loop().call_soon(note_turn)
+
+    listening.framed.send((b"x" * 2 * PIECE_BYTES,), sent)
+    note_turn()
+    await until(lambda: listening.sent)
+    taken = [after - before for before, after in pairwise([0, *turns])]
+    assert max(taken[1:]) <= TURN_BYTES
+
+
+async def test_an_abort_ends_the_turns_of_a_response():
+    listening = Listening()
+    listening.send("large", b"x" * 6 * PIECE_BYTES)
+    left_bytes = listening.taken_bytes()
+    listening.framed.abort()
+    await asyncio.sleep(0)
+    assert listening.taken_bytes() == left_bytes
+    listening.framed.connection_lost(None)
+    assert listening.sent == [("large", False)]
 
 
 async def test_a_close_waits_for_the_turns_of_a_response():
