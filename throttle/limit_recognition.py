@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
-from statistics import fmean, pstdev
+from statistics import fmean, median
 from typing import TYPE_CHECKING, NamedTuple
 
 from throttle.disks import NO_LIMIT, DiskLimit
@@ -33,8 +33,9 @@ ALLOWED_MORE = 1.15  # of a third of the looks to another: how far the rate must
 FOLLOWED = (
     0.4  # share of that move that the bytes of misses may have made, too; without a limit all of it
 )
-LEVEL = 0.04  # how far a quarter of the looks may lie from their mean, in bytes of misses
-SCATTER = 0.1  # standard deviation of the looks in units of their mean
+LEVEL = 0.04  # how far the median of a quarter of the looks may lie from that of all, in bytes of misses
+CLOSE, MOST = 0.07, 0.65
+"""Share of the looks that lie close to the median, and how close. Processors that others use lower single looks."""
 REFUSED = 1.05  # the rate in units of what came, over all looks
 WAITS_MORE = 1.5  # await of the third with the highest load, in units of that with the lowest
 LEAST_LOAD = 0.85  # mean load, in units of the target
@@ -118,7 +119,7 @@ class LimitRecognition:
         if waited:
             self._looks.append(look)
         if len(self._looks) == LOOKS and is_at_limit(self._looks, self._target):
-            self._adopt(fmean(one.disk_bytes_s for one in self._looks), now_s)
+            self._adopt(median(one.disk_bytes_s for one in self._looks), now_s)
 
     def forget(self) -> None:
         """No limit is known from now on, and no look counts."""
@@ -153,12 +154,14 @@ def is_at_limit(looks: Collection[_Look], target: float) -> bool:
 
 
 def _is_level(values: Sequence[float]) -> bool:
-    """True if the means of all four quarters are close to the mean of all, and no value is far from it."""
-    mean, size = fmean(values), len(values) // 4
-    quarters = [fmean(values[at : at + size]) for at in range(0, 4 * size, size)]
+    """True if the medians of all four quarters are close to the median of all, and most values are, too."""
+    level, size = median(values), len(values) // 4
+    quarters = [median(values[at : at + size]) for at in range(0, 4 * size, size)]
+    close = sum(abs(one - level) <= CLOSE * level for one in values)
     return (
-        max(abs(one - mean) for one in quarters) <= LEVEL * mean
-        and pstdev(values) <= SCATTER * mean
+        level > 0  # else the disk hangs
+        and max(abs(one - level) for one in quarters) <= LEVEL * level
+        and close >= MOST * len(values)
     )
 
 

@@ -7,6 +7,7 @@ time waited; the laggards' rate and the disk's are over the same seconds.
 
 from __future__ import annotations
 
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -110,7 +111,8 @@ def limit_figures(
 ) -> dict[str, Any]:
     """The limit that Forebay's throttle used at `end_ns`, by its scrape, in MB/s (None: none), its source, and since
     when, in s from `start_ns`. `shares`: of the limit, what the disk carried, means over consecutive 10 s, from 10 s
-    after it was known.
+    after it was known. A second in which it carried more counts as 1, as the throttle counts it: the lab's limit is on
+    reads, and a flush of writes may exceed it.
     """
     said = [
         (one.at_ns, key[-1], value / 1e6)
@@ -127,9 +129,11 @@ def limit_figures(
     shares = []
     at = known_ns + int(WINDOW_S * NS)
     while at + int(WINDOW_S * NS) <= end_ns:
-        one = disk_between(samples, at, at + int(WINDOW_S * NS))
-        shares += [round((one["read_mb_s"] + one["write_mb_s"]) / mb_s, 3)] if one else []
-        at += int(WINDOW_S * NS)
+        end = at + int(WINDOW_S * NS)
+        seconds = (disk_between(samples, start, start + NS) for start in range(at, end, NS))
+        used = [min(1.0, (one["read_mb_s"] + one["write_mb_s"]) / mb_s) for one in seconds if one]
+        shares += [round(fmean(used), 3)] if used else []
+        at = end
     known_s = round((known_ns - start_ns) / NS, 1)
     return {"mb_s": round(mb_s, 2), "source": said[-1][1], "known_s": known_s, "shares": shares}
 

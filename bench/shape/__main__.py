@@ -174,20 +174,22 @@ def run(options: argparse.Namespace, progress: Progress) -> str:
                 if name in ladder.arms
             ]
             random.Random(number).shuffle(cells)
-            for load, name in cells:
-                progress.step(f"round {number + 1} of {options.rounds}: {load}, {name}")
-                ask = partial(LOADS[load][0], ladder, ladder.arms[name], options.scale)
-                try:
-                    rows.append(measure_cell(number, load, name, ask))
-                except (loads.Wrong, OSError, TimeoutError, KafkaException) as error:
-                    notes.append(f"failed: round {number + 1}, {load}, {name}: {error}")
-                    progress.step(notes[-1])
-            page = write_page(options, rows, notes)
+            try:
+                for load, name in cells:
+                    progress.step(f"round {number + 1} of {options.rounds}: {load}, {name}")
+                    ask = partial(LOADS[load][0], ladder, ladder.arms[name], options.scale)
+                    try:
+                        rows.append(measure_cell(number, load, name, ask))
+                    except (loads.Wrong, OSError, TimeoutError, KafkaException) as error:
+                        notes.append(f"failed: round {number + 1}, {load}, {name}: {error}")
+                        progress.step(notes[-1])
+            finally:
+                page = write_page(options, rows, notes)
     return page
 
 
 def write_page(options: argparse.Namespace, rows: list[Row], notes: list[str]) -> str:
-    """Write what was measured so far: a run that is cut keeps its whole rounds. Return the page."""
+    """Write what was measured so far: a run that is interrupted keeps that. Return the page."""
     command = f"python -m bench.shape {shlex.join(sys.argv[1:])}".strip()
     page = report.build_page(
         rows, [], notes, command, "Shapes of real clients", bars.build_bars(), bars.FLOOR

@@ -98,6 +98,7 @@ def vary_edge() -> Iterator[tuple[str, list[Shown]]]:
         [(one, rate, 30 * MB + rate / 2, True) for one, rate, _, _ in edge],
     )
     yield "most of it comes", [(one, rate, 66 * MB, True) for one, rate, _, _ in edge]
+    yield "the disk hangs: nothing comes", [(one, rate, 0.0, True) for one, rate, _, _ in edge]
     yield "no more is allowed", [(one, 70 * MB, came, True) for one, _, came, _ in edge]
     yield (
         "waits do not rise",
