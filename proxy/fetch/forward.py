@@ -196,7 +196,7 @@ def _in_session(record: FetchRecord, response: FetchResponse | None, answer: Fra
         return _stamp_session(record, planned, answer)
     named: Sequence[FetchPartition] = ()
     if response.error_code != ErrorCode.NONE and record.head.api_version < TOPIC_IDS_FROM:
-        named = record.context.changed if record.context is not None else ()
+        named = record.request.partitions  # also those that the same request forgets
     throttle_ms = response.throttle_time_ms
     return build_error(record, planned.error_code, planned.session_id, throttle_ms, named)
 

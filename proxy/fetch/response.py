@@ -408,12 +408,12 @@ def build_error(
     throttle_time_ms: int = 0,
     named: Sequence[FetchPartition] = (),
 ) -> bytes:
-    """Return a whole response frame with an error, which the `named` partitions repeat
-    (FetchResponse.partitionResponse).
+    """Return a whole response frame with an error, which the `named` partitions repeat with an
+    empty list of aborted transactions (FetchResponse.partitionResponse).
     """
     offsets = UNKNOWN, UNKNOWN, UNKNOWN
     refused = [
-        FetchAnswer(one.topic, one.partition, error_code, *offsets, None, (), 0) for one in named
+        FetchAnswer(one.topic, one.partition, error_code, *offsets, (), (), 0) for one in named
     ]
     return b"".join(
         build_response(

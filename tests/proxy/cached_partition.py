@@ -315,6 +315,7 @@ def build_fetch(
     epoch=-1,
     last_epoch=-1,
     rack_id="",
+    forgotten=(),
 ):
     """Return the frame of a Fetch of `partitions` partitions from `index` on."""
     topic = TOPIC_ID if version >= IDS else "orders"
@@ -333,5 +334,6 @@ def build_fetch(
         session_id=session[0],
         session_epoch=session[1],
         partitions=asked,
+        forgotten=forgotten,
         rack_id=rack_id,
     )

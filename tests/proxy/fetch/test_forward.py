@@ -87,9 +87,11 @@ async def test_refusing_response_names_its_session():
     assert said == (0, UNKNOWN_SERVER_ERROR, session_id, [])
 
 
-@pytest.mark.parametrize("named", [0, 1])
-async def test_refusal_repeats_the_named_partitions_by_name(named):
-    """The broker refuses if it could read any partition of the session; below version 13 with names."""
+@pytest.mark.parametrize(("named", "forgotten"), [(0, ()), (1, ()), (1, [("orders", 1)])])
+async def test_refusal_repeats_the_named_partitions_by_name(named, forgotten):
+    """The broker refuses if it could read any partition of the session; below version 13 with names, also of partitions
+    that the request forgets at once (FetchRequest.fetchData).
+    """
     scene = Scene()
     scene.receive(build_fetch(0, version=12, session=(0, 0)))
     session_id = fetch.scan_response(scene.sent[-1], 12).session_id
@@ -101,17 +103,20 @@ async def test_refusal_repeats_the_named_partitions_by_name(named):
         isolation_level=2,
         index=1,
         partitions=named,
+        forgotten=forgotten,
     )
     scene.receive(request)
     await scene.turn()
     asked = scan_request(scene.asked[0], 12, peek_request(scene.asked[0]).body_start)
-    assert [one.partition for one in asked.partitions] == list(range(1 + named))
-    said = [said_of("orders", index, error=UNKNOWN_SERVER_ERROR) for index in range(1 + named)]
+    remembered = 1 if forgotten else 1 + named
+    assert [one.partition for one in asked.partitions] == list(range(remembered))
+    said = [said_of("orders", index, error=UNKNOWN_SERVER_ERROR) for index in range(remembered)]
     scene.answer_fetch(*said, error_code=UNKNOWN_SERVER_ERROR)
     refused = fetch.scan_response(scene.sent[-1], 12)
     assert (refused.error_code, refused.session_id) == (UNKNOWN_SERVER_ERROR, session_id)
     found = [(one.partition, one.error_code, one.high_watermark) for one in refused.partitions]
     assert found == [(1, UNKNOWN_SERVER_ERROR, -1)] * named
+    assert [one.aborted for one in refused.partitions] == [[]] * named
 
 
 async def ask_for_much(scene, size_bytes):
