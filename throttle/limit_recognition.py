@@ -146,8 +146,8 @@ def is_at_limit(looks: Collection[_Look], target: float) -> bool:
         return False
     least, most = _split(looks, ALLOWED)
     allowed_more = _mean(most, ALLOWED) / _mean(least, ALLOWED)
-    came_more = _mean(most, CAME) / _mean(least, CAME)
-    if allowed_more < ALLOWED_MORE or abs(came_more - 1) > FOLLOWED * (allowed_more - 1):
+    came, came_most = _mean(least, CAME), _mean(most, CAME)
+    if allowed_more < ALLOWED_MORE or abs(came_most - came) > FOLLOWED * (allowed_more - 1) * came:
         return False
     calm, full = _split(looks, LOAD)
     return _mean(full, WAITS) >= WAITS_MORE * _mean(calm, WAITS)

@@ -99,6 +99,15 @@ def vary_edge() -> Iterator[tuple[str, list[Shown]]]:
     )
     yield "most of it comes", [(one, rate, 66 * MB, True) for one, rate, _, _ in edge]
     yield "the disk hangs: nothing comes", [(one, rate, 0.0, True) for one, rate, _, _ in edge]
+    yield (
+        "the disk hangs where little is allowed",
+        [
+            (one, 55 * MB, 0.0, True)
+            if n % LOOKS in (1, 3, 7, 9, 11, 13)
+            else (one, rate, came, True)
+            for n, (one, rate, came, _) in enumerate(edge)
+        ],
+    )
     yield "no more is allowed", [(one, 70 * MB, came, True) for one, _, came, _ in edge]
     yield (
         "waits do not rise",
