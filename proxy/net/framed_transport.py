@@ -134,9 +134,8 @@ class FramedTransport(asyncio.Protocol):
         self._outbox_bytes = 0
         self._write_paused = False
         self._is_resting = False  # TURN_BYTES were written: the next turn goes on
-        self._later: tuple[Sequence[bytes], ByteBudget | None] | None = (
-            None  # frames to handle next
-        )
+        self._later: tuple[Sequence[bytes], ByteBudget | None] | None = None
+        """Frames that the next turn handles, and the budget to tell after the last of them."""
         self._in_large = False
         self._read_holds: dict[int, object] = {}
         self._closed = False
@@ -470,12 +469,10 @@ class FramedTransport(asyncio.Protocol):
 
     def _write_outbox(self) -> None:
         """Write what waits, until the kernel takes no more or TURN_BYTES have left in this turn."""
-        if self._is_resting:
-            return
         self.free_fd, room = -1, TURN_BYTES
         while self._outbox and not self._write_paused and self._transport is not None:
             if self._is_resting:
-                return  # an `on_sent` has sent more, until this turn's bytes had left
+                return  # this turn's bytes have left, perhaps since an `on_sent` has sent more
             if room <= 0:
                 self._is_resting = True
                 asyncio.get_running_loop().call_soon(self._end_rest)

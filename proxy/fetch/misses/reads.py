@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from protocol import fetch
 from protocol.errors import BadFrame, ErrorCode
 from protocol.fetch_build import build_request
-from proxy.fetch.misses.coalescing import is_mere_error, is_plain
+from proxy.fetch.misses.coalescing import SharingServices, is_mere_error, is_plain
 from proxy.fetch.misses.read import Asker, Read, Stage
 from proxy.net.services import ConnectionServices, Handlers
 from proxy.partitions.leader_state import NO_EPOCH
@@ -30,7 +30,7 @@ from proxy.partitions.readable import READ_COMMITTED
 from throttle.tickets import DelayRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from protocol.fetch import FetchedPartition, FetchPartition
     from protocol.primitives import Frame
@@ -58,7 +58,7 @@ wait as long.
 """
 
 
-class MissServices(ConnectionServices, Protocol):
+class MissServices(ConnectionServices, SharingServices, Protocol):
     """Handed to the miss fetches of a connection."""
 
     @property
@@ -80,14 +80,6 @@ class MissServices(ConnectionServices, Protocol):
     @property
     def shared_reads(self) -> SharedReads:
         """The reads that consumers share."""
-
-    def attempt(
-        self,
-        action: Callable[[], object],
-        doing: str,
-        otherwise: Callable[[], object] | None = None,
-    ) -> None:
-        """Run `action`. Log and count its error, then run `otherwise`."""
 
 
 class MissHandlers(Handlers, Protocol):
