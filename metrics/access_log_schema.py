@@ -239,7 +239,7 @@ BLOCK_FIELDS: Final[tuple[Field, ...]] = (
     Field("admittedBytes", "integer", "bytes stored so far, these included", "bytes"),
 )
 """One line per run of batches admitted to the cache: those of one partition that came without a gap, from one source,
-within two seconds.
+within two minutes, mostly a few seconds.
 """
 
 LOG_FIELDS: Final[tuple[Field, ...]] = (

@@ -1,7 +1,7 @@
 """Stored batches for the access log: one line per run of batches.
 
 Owns the open runs. Must not know how a line is written. A run holds the batches of one partition
-from one source without a gap, within two seconds. Invariants:
+from one source without a gap, within two minutes. Invariants:
 * every admitted byte is in one run, and every run becomes a line.
 * there is at most one run per partition, and a bounded number of runs: a share of the log's queue.
   If many end, they end one after the other.
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from metrics.access_log import AccessLog
 
 
-TICKS: Final = 10
-"""Number of janitor ticks within which all runs open before them end; fewer if there are fewer
-runs.
+TICKS: Final = 600
+"""Number of janitor ticks within which all runs open before them end, a minute; fewer if there are
+fewer runs. A shorter round writes a line for each batch where thousands of partitions are slow.
 """
 QUEUE_SHARE: Final = 4
 """Divisor of the log's queue: the lines of all runs may take a quarter of it when the log is

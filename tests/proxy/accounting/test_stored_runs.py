@@ -16,10 +16,10 @@ LIMIT = 30
 class Admitted:
     """A log and a cache; `lines` are without their times."""
 
-    def __init__(self):
+    def __init__(self, limit=LIMIT):
         self.lines = []
         self.admitted_bytes = 0
-        self.runs = StoredRuns(stand_in(self), stand_in(self), LIMIT * QUEUE_SHARE)
+        self.runs = StoredRuns(stand_in(self), stand_in(self), limit * QUEUE_SHARE)
 
     def put(self, line):
         self.lines.append(BlockLine(*line)._replace(ts=0))
@@ -97,29 +97,47 @@ def test_batch_admitted_again_starts_a_run(admitted):
     ]
 
 
-def test_each_tick_ends_a_tenth_of_runs(admitted):
-    many = [partition_of(index) for index in range(25)]
+def test_each_tick_ends_a_share_of_many_runs():
+    count = 2 * TICKS + 1
+    admitted = Admitted(count)
+    many = [partition_of(index) for index in range(count)]
     for partition in many:
         admitted.add(partition, 0, 1)
     admitted.runs.tick(0.0)
     assert [one.partition for one in admitted.lines] == [0, 1, 2]
     for partition in many:
         admitted.add(partition, 1, 2)
-    for _ in range(TICKS - 2):
-        admitted.runs.tick(0.0)
-    ended = [(one.partition, one.base_offset, one.next_offset) for one in admitted.lines]
-    assert ended == [
-        *((index, 0, 1) for index in range(3)),
-        *((index, 0, 2) for index in range(3, 25)),
-    ]
     for _ in range(TICKS):
         admitted.runs.tick(0.0)
-    assert len(admitted.runs) == 0
-    assert [(one.partition, one.base_offset) for one in admitted.lines[25:]] == [
-        (0, 1),
-        (1, 1),
-        (2, 1),
+    assert [(one.partition, one.base_offset, one.next_offset) for one in admitted.lines] == [
+        *((index, 0, 1) for index in range(3)),
+        *((index, 0, 2) for index in range(3, count)),
+        *((index, 1, 2) for index in range(3)),
     ]
+    assert len(admitted.runs) == 0
+
+
+def test_few_runs_end_one_a_tick(admitted):
+    many = [partition_of(index) for index in range(3)]
+    for partition in many:
+        admitted.add(partition, 0, 1)
+    for ended in range(1, 4):
+        admitted.runs.tick(0.0)
+        assert [one.partition for one in admitted.lines] == list(range(ended))
+
+
+def test_batches_of_a_slow_partition_share_a_line():
+    """Thousands of partitions, each with a batch in eight seconds: at most a fifth as many lines as batches."""
+    count, per_tick = 4000, 50
+    admitted = Admitted(count)
+    many, offsets = [partition_of(index) for index in range(count)], [0] * count
+    for number in range(4 * TICKS * per_tick):
+        index = number % count
+        admitted.add(many[index], offsets[index], offsets[index] + 1)
+        offsets[index] += 1
+        if number % per_tick == 0:
+            admitted.runs.tick(0.0)
+    assert len(admitted.lines) < 4 * TICKS * per_tick / 5
 
 
 def test_oldest_run_ends_at_the_limit(admitted):
