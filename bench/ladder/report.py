@@ -174,6 +174,7 @@ def write_report(
             row.arm,
             {k: float(f"{v:.5g}") for k, v in row.figures.items()},
             round(row.stolen, 4),
+            row.attempts,
         ]
         for row in rows
     ]
@@ -181,3 +182,10 @@ def write_report(
         "\n".join(["[", ",\n".join(map(json.dumps, rounded)), "]"]) + "\n"
     )
     plot(rows, directory / picture, shown)
+
+
+def read_rows(directory: Path) -> list[Row]:
+    """The rows that `write_report` left there, rounded; none if there is no such file."""
+    path = directory / "rows.json"
+    kept = json.loads(path.read_text()) if path.exists() else []
+    return [cells.Row(*one) for one in kept]

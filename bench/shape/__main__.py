@@ -149,13 +149,17 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--against", type=Path, help="another tree of Forebay: a rung of its own")
     parser.add_argument("--directory", type=Path, default=RESULTS, help="where the page goes")
+    parser.add_argument(
+        "--more", action="store_true", help="keep the rounds of the page there, and add to them"
+    )
     return parser
 
 
 def run(options: argparse.Namespace, progress: Progress) -> str:
     """All of it; the page."""
     wanted = [name for name in options.arms.split(",") if name != arms.AGAINST or options.against]
-    rows: list[Row] = []
+    rows = report.read_rows(options.directory) if options.more else []
+    first = max((row.round + 1 for row in rows), default=0)
     notes: list[str] = []
     page = ""
     with ExitStack() as stack:
@@ -166,7 +170,7 @@ def run(options: argparse.Namespace, progress: Progress) -> str:
         if arms.BARE in wanted:
             ladder.arms[arms.BARE] = arms.Arm(arms.BARE, "")  # each of its loads starts its own
         notes += [f"left out: {name}: {why}" for name, why in ladder.left_out.items()]
-        for number in range(options.rounds):
+        for number in range(first, first + options.rounds):
             cells = [
                 (load, name)
                 for load in options.loads.split(";")
@@ -176,7 +180,7 @@ def run(options: argparse.Namespace, progress: Progress) -> str:
             random.Random(number).shuffle(cells)
             try:
                 for load, name in cells:
-                    progress.step(f"round {number + 1} of {options.rounds}: {load}, {name}")
+                    progress.step(f"round {number + 1} of {first + options.rounds}: {load}, {name}")
                     ask = partial(LOADS[load][0], ladder, ladder.arms[name], options.scale)
                     try:
                         rows.append(measure_cell(number, load, name, ask))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bench.ladder.arms import BARE, CACHE, DIRECT, TUNED
+from bench.ladder.arms import BARE, CACHE, DIRECT, PASS, TUNED
 from bench.ladder.bars import Bar
 
 if TYPE_CHECKING:
@@ -147,5 +147,10 @@ FLOOR = tuple(
         (f"{load}: CPU / bare send", _ratio(load, REQUEST, BARE)),
         (f"{load}, bare send: CPU / tuned haproxy", _ratio(load, REQUEST, TUNED, BARE)),
     )
+) + tuple(
+    (f"{load}, passing: CPU / tuned haproxy", _ratio(load, REQUEST, TUNED, PASS))
+    for load in (*(name_produce(*shape) for shape in PRODUCES), name_crowd(CROWD))
 )
-"""Cached Fetches beside the same bytes from a C program that does nothing else, and that beside tuned haproxy."""
+"""Cached Fetches beside the same bytes from a C program that does nothing else, and that beside tuned haproxy. Produces
+beside Forebay as a relay that reads nothing and keeps nothing.
+"""
