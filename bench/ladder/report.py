@@ -167,6 +167,13 @@ def write_report(
     """README.md, rows.json and the picture."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "README.md").write_text(page + f"\n![all rounds]({picture})\n")
+    write_rows(directory, rows)
+    plot(rows, directory / picture, shown)
+
+
+def write_rows(directory: Path, rows: Sequence[Row]) -> None:
+    """rows.json, which `read_rows` reads."""
+    directory.mkdir(parents=True, exist_ok=True)
     rounded: list[Any] = [
         [
             row.round,
@@ -181,11 +188,10 @@ def write_report(
     (directory / "rows.json").write_text(
         "\n".join(["[", ",\n".join(map(json.dumps, rounded)), "]"]) + "\n"
     )
-    plot(rows, directory / picture, shown)
 
 
 def read_rows(directory: Path) -> list[Row]:
-    """The rows that `write_report` left there, rounded; none if there is no such file."""
+    """The rows that `write_rows` left there, rounded; none if there is no such file."""
     path = directory / "rows.json"
     kept = json.loads(path.read_text()) if path.exists() else []
     return [cells.Row(*one) for one in kept]

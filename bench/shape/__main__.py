@@ -184,6 +184,7 @@ def run(options: argparse.Namespace, progress: Progress) -> str:
                     ask = partial(LOADS[load][0], ladder, ladder.arms[name], options.scale)
                     try:
                         rows.append(measure_cell(number, load, name, ask))
+                        report.write_rows(options.directory, rows)
                     except (loads.Wrong, OSError, TimeoutError, KafkaException) as error:
                         notes.append(f"failed: round {number + 1}, {load}, {name}: {error}")
                         progress.step(notes[-1])
