@@ -44,6 +44,20 @@ def test_each_module_can_be_imported_first() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+def test_each_module_of_the_bench_can_be_imported() -> None:
+    paths = [path.relative_to(ROOT) for path in sorted((ROOT / "bench").rglob("*.py"))]
+    names = [".".join(path.with_suffix("").parts) for path in paths if path.stem[:2] != "__"]
+    assert "bench.micro.wide" in names
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE, "", *names],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert not done.stdout, done.stdout
+
+
 def test_contracts_name_every_package_of_the_tests() -> None:
     """import-linter has no pattern for "all but the kit", so that the contracts list the packages."""
     names = {f"tests.{path.parent.name}" for path in (ROOT / "tests").glob("*/__init__.py")}

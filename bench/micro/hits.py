@@ -18,6 +18,7 @@ import pstats
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -42,7 +43,7 @@ class Sink(PlayedTransport):
 
     def __init__(self) -> None:
         self._fd = os.memfd_create("hits")
-        super().__init__(lambda data: os.write(self._fd, data) and None)
+        super().__init__(partial(os.write, self._fd))
 
     def get_extra_info(self, name: str) -> Any:
         """In the clear."""
@@ -73,9 +74,10 @@ class Hits:
     def __init__(self, directory: Path, batch_bytes: int, in_session: bool, log: bool) -> None:
         logged = {"accessLog": {"directory": str(directory) if log else None}}
         self._forebay = Played({**CACHED, **logged}, directory).forebay
-        self._socket: Any = Sink()
+        self._socket = Sink()
         self.link = ClientConnection(self._forebay.listeners[0], 2)
-        self.link.framed.connection_made(self._socket)
+        transport: Any = self._socket
+        self.link.framed.connection_made(transport)
         self.link.handlers.authorization.learn(TOPIC_ID, 0, time.monotonic() + 3600)
         self._session = (0, 0) if in_session else (0, -1)
         self._correlation_id = self._offset = 0

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from tests.kit.played import ISOLATED, OFF, ON, Played, feed
 
 if TYPE_CHECKING:
-    from proxy.net.client_connection import ClientConnection
+    from proxy.net.client_connection import AnyLink
 
 COLD_TIMES, SPOILED_BYTES, PAUSE_S = 800, 1 << 20, 0.0002
 CROWD, DEEP = 8, 5
@@ -31,7 +31,7 @@ CROWD, DEEP = 8, 5
 
 async def time_crowd(played: Played, times: int) -> float:
     """Microseconds of process time for a request among CROWD x DEEP: who is answered asks again at once."""
-    clients: list[tuple[ClientConnection, list[bytes], list[bytes]]] = []
+    clients: list[tuple[AnyLink, list[bytes], list[bytes]]] = []
     for _ in range(CROWD):
         sent: list[bytes] = []
         answered: list[bytes] = []

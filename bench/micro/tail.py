@@ -62,7 +62,8 @@ class Group:
     def __init__(self, played: Played, number: int, in_session: bool) -> None:
         self.answered: list[bytes] = []
         self.link = ClientConnection(played.forebay.listeners[0], number)
-        self.link.framed.connection_made(PlayedTransport(self.answered.append))
+        transport: Any = PlayedTransport(self.answered.append)
+        self.link.framed.connection_made(transport)
         self.link.handlers.authorization.learn(TOPIC_ID, 0, time.monotonic() + 3600)
         self._session = (0, 0) if in_session else (0, -1)
         self._correlation_id = 0

@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.shape.frames import build_wide_fetch
+from bench.ladder.frames import build_fetch
 from protocol import batch
 from proxy.net.client_connection import ClientConnection
 from proxy.partitions.topics import Leader
@@ -105,16 +105,17 @@ class Wide:
     def __init__(self, directory: Path, partitions: int, size_bytes: int, log: bool) -> None:
         logged = {"accessLog": {"directory": str(directory) if log else None}}
         self._forebay = Played({**CACHED, **logged}, directory).forebay
-        self.socket: Any = Loopback()
+        self.socket = Loopback()
         self.link = ClientConnection(self._forebay.listeners[0], 2)
-        self.link.framed.connection_made(self.socket)
+        transport: Any = self.socket
+        self.link.framed.connection_made(transport)
         self.link.handlers.authorization.learn(TOPIC_ID, 0, time.monotonic() + 3600)
         self._batch = build_batch(size_bytes)
         step = batch.scan_batches(self._batch, 0, len(self._batch))[0].last_offset + 1
         self._store(partitions, step)
         words: Any = TopicWords(TOPIC, TOPIC_ID, {})
         self.frames = [
-            build_wide_fetch(words, [number * step] * partitions, size_bytes + 2000)
+            build_fetch(words, [number * step] * partitions, size_bytes + 2000)
             for number in range(RING)
         ]
         head, body = bytes(60), self._batch

@@ -39,7 +39,7 @@ ISOLATED: dict[str, Any] = {"cache": {"mode": "off", "directory": ""}}
 class PlayedTransport:
     """Takes everything at once, and hands it to `peer`."""
 
-    def __init__(self, peer: Callable[[bytes], None]) -> None:
+    def __init__(self, peer: Callable[[bytes], object]) -> None:
         self._peer = peer
 
     def write(self, data: bytes) -> None:
