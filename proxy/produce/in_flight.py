@@ -179,8 +179,10 @@ class InFlightProduce:
         have been forgotten, its topics may hang, and requests before it may have been refused.
         """
         link = self.link
-        self.targets = link.broker.routes.find(link, self.frame, self.head.version, self.rows)
-        self._set_topics(self.targets)
+        targets = link.broker.routes.find(link, self.frame, self.head.version, self.rows)
+        if targets != self.targets:
+            self.targets = targets
+            self._set_topics(targets)
         if link.refused.entries or link.broker.scheduler.hanging(self.watched):
             refusal.dispatch(self, entry)
         else:

@@ -304,7 +304,7 @@ class RequestScheduler:
             now = self._broker.now()
             if now >= self.next_health_check_at:
                 self._check_health(now)
-            for topic in topics:
+            for topic in topics if self.watched else ():
                 verdict = self._health.plan(topic, now)
                 if verdict is not Verdict.PASS:
                     found[topic] = verdict

@@ -9,6 +9,7 @@ import struct
 
 import pytest
 
+from isolation.classify import queue_of_topic
 from protocol.produce_build import Refused, build_refusal
 from tests.kit.frames import PRODUCE_VERSION, build_batch, build_produce
 from tests.kit.played import ON
@@ -31,10 +32,10 @@ def build_answer(partitions, correlation_id, offset):
 class Budget:
     """One client; `count` has the calls of one Produce, to the broker and back, as `counting` counts them."""
 
-    def __init__(self, directory, has_pipeline, counting=count_calls):
+    def __init__(self, directory, has_pipeline, counting=count_calls, settings=ON):
         self._count = counting
         clock = [START_S]
-        self.world = World(directory, clock, ON, has_pipeline)
+        self.world = World(directory, clock, settings, has_pipeline)
         topic = known(self.world.broker.topics.find("orders"))
         for index in range(MANY):
             partition = known(self.world.broker.partitions.follow(topic, index))
@@ -62,12 +63,17 @@ class Budget:
         self.offset += 1
         return calls
 
-    def count(self, partitions):
+    def send(self, partitions):
         self.number += 1
         frame = build_produce("orders", BATCH, partitions=partitions, correlation_id=self.number)
-        there = self._count(lambda: self.world.link.framed.data_received(frame))
-        back = self._answer(partitions, build_answer(partitions, self.number, self.offset))
-        return there, back
+        return self._count(lambda: self.world.link.framed.data_received(frame))
+
+    def answer(self, partitions, number):
+        return self._answer(partitions, build_answer(partitions, number, self.offset))
+
+    def count(self, partitions):
+        there = self.send(partitions)
+        return there, self.answer(partitions, self.number)
 
 
 @pytest.mark.parametrize(
@@ -83,5 +89,23 @@ async def test_a_produce_there_and_back(tmp_path, partitions, has_pipeline, most
         assert dict(stored) == {"store": partitions * (WARM + 2)}
         assert len(budget.world.to_client) > 0
         assert there + back <= most, (there, back)
+    finally:
+        budget.world.close()
+
+
+async def test_a_produce_that_waits_for_a_slot(tmp_path):
+    """Two Produces and one slot: the answer to the first one sends the second."""
+    one_slot = {**ON, "isolation": {"dataSlots": {"floor": 1, "initial": 1, "ceiling": 1}}}
+    budget = Budget(tmp_path, has_pipeline=False, settings=one_slot)
+    try:
+        await budget.connect(1)
+        alone = sum(budget.count(1))
+        calls = budget.send(1) + budget.send(1)
+        assert budget.world.broker.scheduler.queues.load_of(queue_of_topic("orders", 16)) == 2
+        calls += budget.answer(1, budget.number - 1) + budget.answer(1, budget.number)
+        stored = budget.world.broker.counters.produce.batches
+        assert dict(stored) == {"store": WARM + 4}
+        assert alone <= 31
+        assert calls - alone <= 62
     finally:
         budget.world.close()
