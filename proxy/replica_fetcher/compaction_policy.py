@@ -8,8 +8,10 @@ setting changes by which batches are stored otherwise than sent, all batches sto
 dropped (`Broker.distrust`). Bytes alone show such a change later, or by chance.
 
 Owns the questions, on Forebay's own connection. Must not know which batches are stored. Invariants:
-a topic may be compacted until the broker has said otherwise; one question in flight, of MOST_TOPICS
-topics at most.
+* a topic may be compacted until the broker has said otherwise, and while it could be compacted, and
+  lose tombstones, before the next question: the cleaner keeps a tombstone for `delete.retention.ms`
+  from the first pass that sees it (KIP-534, MemoryRecords.filterTo).
+* one question in flight, of MOST_TOPICS topics at most.
 """
 
 from __future__ import annotations
@@ -37,10 +39,11 @@ CLIENT_ID = "forebay-cleanup"
 POLICY = "cleanup.policy"
 STORING = ("compression.type", "message.timestamp.type")
 COMPACT = "compact"
+TOMBSTONES_STAY_MS = "delete.retention.ms"
 EVERY_S = 60.0
-"""Seconds between questions: a topic's policy may change at any time, and a tombstone stays for
-`delete.retention.ms` (a day by default).
-"""
+"""Seconds between questions: a topic's policy may change at any time."""
+LEAST_STAY_MS = 2000 * EVERY_S
+"""Where tombstones stay for less, a changed policy may be learned too late."""
 MOST_TOPICS = 200
 
 
@@ -76,7 +79,11 @@ class CompactionPolicies:
             self._line.append((now + EVERY_S, topic))
             self._in_line.add(topic)
         frame = control.build_describe_configs_request(
-            VERSION, 0, CLIENT_ID, topics=list(asked), settings=[POLICY, *STORING]
+            VERSION,
+            0,
+            CLIENT_ID,
+            topics=list(asked),
+            settings=[POLICY, TOMBSTONES_STAY_MS, *STORING],
         )
         self._in_flight = True
         link.send(frame, 0, partial(self._answered, asked))
@@ -109,8 +116,10 @@ class CompactionPolicies:
                 self._learn(topic, said.values if said.error_code == ErrorCode.NONE else {})
 
     def _learn(self, topic: Topic, values: Mapping[str, str | None]) -> None:
-        policy = values.get(POLICY)
-        topic.learn_policy(policy is None or COMPACT in policy)
+        policy, stay_ms = values.get(POLICY), values.get(TOMBSTONES_STAY_MS)
+        topic.learn_policy(
+            policy is None or COMPACT in policy or stay_ms is None or float(stay_ms) < LEAST_STAY_MS
+        )
         if not values:
             return
         settings = tuple(values.get(name) for name in STORING)

@@ -12,12 +12,14 @@ from proxy.replica_fetcher.compaction_policy import (
     MOST_TOPICS,
     POLICY,
     STORING,
+    TOMBSTONES_STAY_MS,
     VERSION,
     CompactionPolicies,
 )
 from tests.proxy.followed_partition import LEADERS, QuietBroker
 
-SETTINGS = (POLICY, *STORING)
+SETTINGS = (POLICY, TOMBSTONES_STAY_MS, *STORING)
+DAY_MS = "86400000"
 
 
 class Link:
@@ -44,7 +46,10 @@ def broker():
 
 def say(monkeypatch, *said):
     """What DescribeConfigs is answered with: (topic, error code, policy)."""
-    rows = [control.DescribedConfig(code, topic, {POLICY: policy}) for topic, code, policy in said]
+    rows = [
+        control.DescribedConfig(code, topic, {POLICY: policy, TOMBSTONES_STAY_MS: DAY_MS})
+        for topic, code, policy in said
+    ]
     monkeypatch.setattr(control, "scan_describe_configs_response", lambda _frame, _version: rows)
 
 
@@ -66,6 +71,25 @@ def test_only_a_broker_that_says_no_is_believed(broker, monkeypatch, code, polic
     say(monkeypatch, ("orders", code, policy), ("another", ErrorCode.NONE, "delete"))
     ((_, then),) = broker.link.sent
     then(b"answer")
+    assert topic.may_be_compacted is may_be
+
+
+@pytest.mark.parametrize(
+    ("stay_ms", "may_be"), [(DAY_MS, False), ("120000", False), ("119999", True), (None, True)]
+)
+def test_a_topic_whose_tombstones_go_soon_may_be_compacted_before_that_is_known(
+    broker, monkeypatch, stay_ms, may_be
+):
+    topic = broker.follow().topic
+    cleanup = CompactionPolicies(broker)
+    cleanup.tick(0.0)
+    rows = [
+        control.DescribedConfig(
+            ErrorCode.NONE, "orders", {POLICY: "delete", TOMBSTONES_STAY_MS: stay_ms}
+        )
+    ]
+    monkeypatch.setattr(control, "scan_describe_configs_response", lambda _frame, _version: rows)
+    broker.link.sent[0][1](b"answer")
     assert topic.may_be_compacted is may_be
 
 
@@ -186,11 +210,11 @@ def test_changed_storage_settings_begin_a_generation(broker, monkeypatch):
         )
         broker.link.sent.pop()[1](b"answer")
 
-    describe(0.0, ErrorCode.NONE, "delete", "producer", "CreateTime")
+    describe(0.0, ErrorCode.NONE, "delete", DAY_MS, "producer", "CreateTime")
     describe(EVERY_S, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-    describe(2 * EVERY_S, ErrorCode.NONE, "compact", "producer", "CreateTime")
+    describe(2 * EVERY_S, ErrorCode.NONE, "compact", DAY_MS, "producer", "CreateTime")
     assert distrusted == []
-    describe(3 * EVERY_S, ErrorCode.NONE, "compact", "gzip", "CreateTime")
+    describe(3 * EVERY_S, ErrorCode.NONE, "compact", DAY_MS, "gzip", "CreateTime")
     assert distrusted == [(topic, "settings")]
-    describe(4 * EVERY_S, ErrorCode.NONE, "compact", "gzip", "LogAppendTime")
+    describe(4 * EVERY_S, ErrorCode.NONE, "compact", DAY_MS, "gzip", "LogAppendTime")
     assert distrusted == [(topic, "settings")] * 2
