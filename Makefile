@@ -2,7 +2,7 @@
 # jars go to the user's cache directory, for all clones.
 BIN := .venv/bin
 PYTHON ?= $(shell .ci/need --python)
-WORKERS ?= 4
+WORKERS ?= 5
 PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 ALONE = $(BIN)/pytest -q -m alone $$(git grep -l 'mark\.alone' -- tests)
 .DEFAULT_GOAL := help
@@ -44,7 +44,7 @@ check: build ## format, lint, types, import contracts, generated documents
 tidy: build ## print large files, functions and classes, writes to other objects, import cycles: places to look
 	$(BIN)/python -m tests.tidy
 
-test: .venv/.ready ## everything that CI runs, in about 15 minutes on two cores; WORKERS=4 run side by side
+test: .venv/.ready ## everything that CI runs, in about 15 minutes on two cores; WORKERS=5 run side by side
 	$(MAKE) -j2 check collect tools && $(PYTEST) -m 'not alone' && $(ALONE)
 
 unit: build ## the tests that need neither a broker nor Java, in two and a half minutes
