@@ -13,6 +13,7 @@ from blockcache.cache import BlockCache
 from metrics.log_files import LogFiles
 from proxy import app
 from proxy.config.load import Setting, load
+from proxy.sockets import bind_all
 from tests.kit.broker.settings import HOST
 from tests.proxy.followed_partition import known
 
@@ -86,7 +87,7 @@ async def test_address_in_use_names_listener_and_key(place, says):
         key = "admin.listen" if place == "admin" else "listeners[0].listen"
         forebay = app.Forebay(build_config(**{place: address}))
         with pytest.raises(OSError, match="in use") as refused:
-            await forebay.start()
+            await forebay.start(bind_all(forebay.config))
         await forebay.stop()
     assert f"{says} at {address} ({key}): " in str(refused.value)
 
