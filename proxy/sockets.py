@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import socket
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -70,9 +71,10 @@ def bind(address: Address) -> tuple[socket.socket, ...]:
             try:
                 one = socket.create_server(place[:2], family=family, backlog=BACKLOG)
             except OSError as error:
+                plain = OSError(error.errno, os.strerror(error.errno or 0))  # without the address
                 if error.errno not in _NO_FAMILY:
-                    raise
-                missing = error
+                    raise plain from None
+                missing = plain
                 continue
             bound.append(stack.enter_context(one))
             one.setblocking(False)

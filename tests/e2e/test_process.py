@@ -57,7 +57,7 @@ def wait_until(holds: Callable[[], bool], what: str) -> None:
 @pytest.mark.parametrize(
     ("host", "reason"),
     [
-        (HOST, r"stopped: listener default cannot listen at .*: Address already in use"),
+        (HOST, r"stopped: .*listener default cannot listen at .*: Address already in use"),
         (OTHER_HOST, "cannot start: .* is in use by another process"),
     ],
     ids=["same address", "same port elsewhere"],
