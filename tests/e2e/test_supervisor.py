@@ -21,6 +21,7 @@ from confluent_kafka import Consumer, Producer
 
 from tests.e2e.raw_frames import Raw, build_metadata
 from tests.kit.broker.ports import lease_port
+from tests.kit.broker.process import die_with_parent
 from tests.kit.broker.settings import HOST
 from tests.kit.broker.topics import create_topic
 from tests.kit.raw_fetch import read_all
@@ -105,7 +106,9 @@ class Reader(threading.Thread):
     def run(self) -> None:
         while not self._over.is_set():
             self.values += [
-                one.value() for one in self._consumer.consume(100, 0.1) if one.error() is None
+                one.value() or b""
+                for one in self._consumer.consume(100, 0.1)
+                if one.error() is None
             ]
         self._consumer.close()
 
@@ -233,29 +236,43 @@ def test_a_crash_loop_pipes_clients_until_a_worker_runs(
         sidecar.wait_for_log("a worker runs again")
 
 
+HELD = """
+import sys
+if "worker" in sys.orig_argv:
+    open({!r}).read()
+"""
+"""A sitecustomize that holds a worker from its first moment on, until somebody has written to the FIFO."""
+
+
 def test_the_port_answers_before_the_worker_does(proxied: ProxiedBroker, tmp_path: Path) -> None:
-    """However long it takes: here it stands still from its first moment on."""
+    """However long the worker takes."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    (tmp_path / "sitecustomize.py").write_text(HELD.format(str(fifo)))
     with lease_port() as client_port, lease_port() as admin_port:
-        upstream = proxied.upstream
         command = [sys.executable, "-m", "proxy", "serve", "--cache-size", "16MiB"]
-        command += ["--upstream", upstream, "--listen", f"{HOST}:{client_port.port}"]
+        command += ["--upstream", proxied.upstream, "--listen", f"{HOST}:{client_port.port}"]
         command += ["--admin", f"{HOST}:{admin_port.port}"]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(tmp_path),
+            "FOREBAY_SUPERVISOR_START_TIMEOUT": "1h",
+        }
         with (
             (tmp_path / "log").open("wb") as log,
-            subprocess.Popen(command, stderr=log, process_group=0) as supervisor,
+            subprocess.Popen(
+                command, stderr=log, env=environment, process_group=0, preexec_fn=die_with_parent
+            ) as supervisor,
         ):
             try:
                 wait_until(lambda: find_worker(supervisor.pid) is not None, "the worker")
-                worker = find_worker(supervisor.pid)
-                assert worker is not None
-                os.kill(worker, signal.SIGSTOP)
                 with Raw(f"{HOST}:{client_port.port}") as early:
                     early.send(build_metadata())
                     assert ask(admin_port.port, "/livez").startswith(b"HTTP/1.1 200")
                     not_yet = ask(admin_port.port, "/readyz")
                     assert not_yet.startswith(b"HTTP/1.1 503")
                     assert not_yet.endswith(b"no worker is ready yet\n")
-                    os.kill(worker, signal.SIGCONT)
+                    fifo.write_text("go on")
                     assert early.take(), "it was in the backlog"
                 supervisor.terminate()
                 assert supervisor.wait(PATIENCE_S) == 0

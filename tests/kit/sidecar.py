@@ -241,9 +241,14 @@ class Sidecar:
 
 
 def find_worker(supervisor: int) -> int | None:
-    """The process id of a supervisor's worker; None where there is none at this moment."""
-    found = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
-    return int(found[0]) if found else None
+    """The process id of a supervisor's worker; None where there is none at this moment. A child before its exec is none
+    yet: its parent waits for it (vfork), and whoever stops it stops both.
+    """
+    for child in Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split():
+        with contextlib.suppress(OSError):
+            if b"worker" in Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0"):
+                return int(child)
+    return None
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> int:
