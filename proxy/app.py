@@ -132,7 +132,7 @@ class Forebay:
         self.restarts = restarts or dict.fromkeys(REASONS, 0)
         self.boot = secrets.token_hex(8)
         self.prefaulting: asyncio.Task[None] | None = None
-        cache = cache or open_cache(config, os.getpid())
+        cache = open_cache(config, os.getpid()) if cache is None else cache
         access_log = open_access_log(config, self.boot)
         self.broker = Broker(config, cache, access_log, find_version(), read_clock_s)
         dispatch = partial(Dispatch, has_pipeline=has_pipeline)

@@ -67,14 +67,13 @@ class WorkerProcess:
         handover = write_handover(Handover(config, sockets, theirs, os.getpid(), restarts))
         try:
             arguments = [*command, str(handover)]
-            self.pid = os.posix_spawn(arguments[0], arguments, os.environ)
+            self.pid, self._pidfd = spawn(arguments)
         except OSError:
             os.close(self._heartbeat)
             raise
         finally:
             os.close(theirs)
             os.close(handover)
-        self._pidfd = os.pidfd_open(self.pid)
         self._started_at = self._loop.time()
         self._tick_s = config.supervisor.heartbeat_timeout_s / BEATS
         self._silent_ticks = 0
@@ -125,6 +124,19 @@ class WorkerProcess:
             os.close(fd)
         lived_s = self._loop.time() - self._started_at
         self.ended.set_result(WorkerEnd(reason, code, self.is_ready, lived_s))
+
+
+def spawn(arguments: Sequence[str]) -> tuple[int, int]:
+    """Start a process, which inherits what is inheritable. Returns its id and its pidfd. Raises
+    OSError, after which no process is left.
+    """
+    pid = os.posix_spawn(arguments[0], arguments, os.environ)
+    try:
+        return pid, os.pidfd_open(pid)
+    except OSError:  # no descriptor left, or a kernel before Linux 5.3
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise
 
 
 def reap_orphans(worker_pid: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -102,6 +103,21 @@ async def test_a_command_that_is_not_there_leaves_nothing_open() -> None:
         WorkerProcess(["/nowhere/python"], config, sockets, {}, lambda: None)
     assert count_descriptors() == open_before
     sockets.close()
+
+
+async def test_without_a_pidfd_no_process_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    spawned: list[int] = []
+
+    def refuse(pid: int) -> int:
+        spawned.append(pid)
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    with pytest.raises(OSError, match="not implemented"):
+        start("import time; time.sleep(600)")
+    (pid,) = spawned
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
 
 
 ORPHANS = """
