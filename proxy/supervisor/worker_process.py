@@ -126,7 +126,7 @@ class WorkerProcess:
         self.ended.set_result(WorkerEnd(reason, code, self.is_ready, lived_s))
 
 
-def spawn(arguments: Sequence[str]) -> tuple[int, int]:
+def spawn(arguments: list[str]) -> tuple[int, int]:
     """Start a process, which inherits what is inheritable. Returns its id and its pidfd. Raises
     OSError, after which no process is left.
     """
