@@ -32,6 +32,7 @@ PLACED: Final = Struct(f"={len(PLACED_FIELDS)}q")
 assert ffi.sizeof("fc_placed") == PLACED.size
 RUN_END: Final = PLACED_FIELDS.index("run_end")
 PLACED_ROOM = 64
+ENDS_ROOM = 64
 NOT_STORED, RECLAIM = lib.FC_NOT_STORED, lib.FC_RECLAIM
 BROKEN = {
     getattr(lib, name): name.removeprefix("FC_BROKEN_").lower()
@@ -128,6 +129,8 @@ class BlockCache:
         self._edges = ffi.new("fc_edges *")
         self._edges_words = memoryview(ffi.buffer(self._edges)).cast("q")
         self._make_room(PLACED_ROOM)
+        self._ends = ffi.new("int64_t[]", ENDS_ROOM)
+        self._ends_words = memoryview(ffi.buffer(self._ends)).cast("q")
         self._offering = False
         data_bytes = self._a.data_units * lib.FC_UNIT
         ahead = max(2 * self._a.block_max_bytes, data_bytes // 64)
@@ -253,7 +256,7 @@ class BlockCache:
         most = max(1, max_bytes)  # no batch is so small
         wanted = slot, offset, limit_offset, most
         _, (size_bytes,), (next_offset,), (admitted_at,) = self.sender.find_all(
-            (wanted,), most, not at_least_one
+            wanted, most, not at_least_one
         )
         if size_bytes < 0:
             return None if size_bytes == NOT_STORED else self._refuse(size_bytes)
@@ -289,6 +292,17 @@ class BlockCache:
         """Where the stored run that covers `offset` ends; `offset` itself where nothing does."""
         end: int = lib.fc_contiguous_end(self._a, slot, offset)
         return end if end >= 0 else self._refuse(end)
+
+    def contiguous_ends(self, places: Sequence[int]) -> list[int]:
+        """`contiguous_end` of several places by one call. `places`: slot and offset of each, one
+        behind another. The end of a stale slot is negative.
+        """
+        count = len(places) >> 1
+        if count > len(self._ends_words):
+            self._ends = ffi.new("int64_t[]", count)
+            self._ends_words = memoryview(ffi.buffer(self._ends)).cast("q")
+        lib.fc_contiguous_ends(self._a, places, count, self._ends)
+        return self._ends_words[:count].tolist()
 
     def edges(self, slot: int, offset: int) -> Edges:
         """The tail, the hole that `offset` stands in or that follows its run, the newest epoch."""
