@@ -8,8 +8,8 @@ past is recognised and refused.
 
 from __future__ import annotations
 
+from array import array
 from pathlib import Path
-from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from blockcache._pyfastcache import ffi, lib
@@ -28,8 +28,8 @@ Buffer = bytes | bytearray | memoryview
 SIZE_MIN = 64 * 1024
 fc_append: Callable[..., int] = lib.fc_append
 PLACED_FIELDS = tuple(name for name, _ in ffi.typeof("fc_placed").fields)
-PLACED: Final = Struct(f"={len(PLACED_FIELDS)}q")
-assert ffi.sizeof("fc_placed") == PLACED.size
+PLACED_WORDS: Final = len(PLACED_FIELDS)
+assert ffi.sizeof("fc_placed") == 8 * PLACED_WORDS
 RUN_END: Final = PLACED_FIELDS.index("run_end")
 PLACED_ROOM = 64
 ENDS_ROOM = 64
@@ -193,20 +193,20 @@ class BlockCache:
         _, _, first_offset, next_offset, conflict_offset, stored, skipped = words.tolist()
         return Inserted(stored, first_offset, next_offset, conflict_offset, skipped)
 
-    def append(self, buf: Buffer, placed: Sequence[tuple[int, int, int, int, int]]) -> list[int]:
-        """Stores v2 batches of `buf` as a broker does. Each of `placed`: slot, start and end in `buf`, then the base
-        offset and leader epoch that it is stored with; `buf` stays as it is, or is memory of `reserve`, where the
-        batch lies then and stays. Returns where the run of each ends now. Negative where nothing was stored:
-        something of it is there, it may not enter, it is no such batch, or `eliminate` is due.
+    def append(self, buf: Buffer, placed: Sequence[int]) -> list[int]:
+        """Stores v2 batches of `buf` as a broker does. `placed` has PLACED_WORDS integers for each: slot, start and
+        end in `buf`, the base offset and leader epoch that it is stored with, and 0; `buf` stays as it is, or is memory
+        of `reserve`, where the batch lies then and stays. Returns where the run of each ends now. Negative where
+        nothing was stored: something of it is there, it may not enter, it is no such batch, or `eliminate` is due.
         """
         if self._offering:
             self._not_while_offering()
-        source, count = buf if type(buf) is bytes else ffi.from_buffer(buf), len(placed)
+        source = buf if type(buf) is bytes else ffi.from_buffer(buf)
+        count = len(placed) // PLACED_WORDS
         if count > self._placed_room:
             self._make_room(count)
         words = self._placed_words
-        for number, one in enumerate(placed):
-            PLACED.pack_into(words, number * PLACED.size, *one, 0)
+        words[: len(placed)] = array("q", placed)
         used_max, done = self.high_water_bytes, 0
         while (
             done := fc_append(self._a, source, len(buf), self._placed, done, count, used_max)
@@ -214,7 +214,7 @@ class BlockCache:
             self._offer()
         if count == 1:
             return [words[RUN_END]]
-        return words[RUN_END : count * len(PLACED_FIELDS) : len(PLACED_FIELDS)].tolist()
+        return words[RUN_END : count * PLACED_WORDS : PLACED_WORDS].tolist()
 
     def _make_room(self, count: int) -> None:
         """For so many batches in one call of `append`."""
