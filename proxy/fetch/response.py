@@ -189,7 +189,7 @@ def _add_stored(
         leader_state = partition.leader_state
         high_watermark = leader_state.high_watermark
         stable_offset = leader_state.last_stable_offset
-        if stable_offset < high_watermark:  # else the broker has shown that none is open
+        if stable_offset != high_watermark:  # else the broker has shown that none is open
             stable_offset = partition.last_stable_offset()
         offsets = high_watermark, stable_offset, leader_state.log_start_offset
         size_bytes, next_offset, at = next(found) if state is READABLE else NOTHING
