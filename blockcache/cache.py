@@ -8,8 +8,8 @@ past is recognised and refused.
 
 from __future__ import annotations
 
+from array import array
 from pathlib import Path
-from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from blockcache._pyfastcache import ffi, lib
@@ -28,10 +28,11 @@ Buffer = bytes | bytearray | memoryview
 SIZE_MIN = 64 * 1024
 fc_append: Callable[..., int] = lib.fc_append
 PLACED_FIELDS = tuple(name for name, _ in ffi.typeof("fc_placed").fields)
-PLACED: Final = Struct(f"={len(PLACED_FIELDS)}q")
-assert ffi.sizeof("fc_placed") == PLACED.size
+PLACED_WORDS: Final = len(PLACED_FIELDS)
+assert ffi.sizeof("fc_placed") == 8 * PLACED_WORDS
 RUN_END: Final = PLACED_FIELDS.index("run_end")
 PLACED_ROOM = 64
+ENDS_ROOM = 64
 NOT_STORED, RECLAIM = lib.FC_NOT_STORED, lib.FC_RECLAIM
 BROKEN = {
     getattr(lib, name): name.removeprefix("FC_BROKEN_").lower()
@@ -128,6 +129,8 @@ class BlockCache:
         self._edges = ffi.new("fc_edges *")
         self._edges_words = memoryview(ffi.buffer(self._edges)).cast("q")
         self._make_room(PLACED_ROOM)
+        self._ends = ffi.new("int64_t[]", ENDS_ROOM)
+        self._ends_words = memoryview(ffi.buffer(self._ends)).cast("q")
         self._offering = False
         data_bytes = self._a.data_units * lib.FC_UNIT
         ahead = max(2 * self._a.block_max_bytes, data_bytes // 64)
@@ -190,20 +193,20 @@ class BlockCache:
         _, _, first_offset, next_offset, conflict_offset, stored, skipped = words.tolist()
         return Inserted(stored, first_offset, next_offset, conflict_offset, skipped)
 
-    def append(self, buf: Buffer, placed: Sequence[tuple[int, int, int, int, int]]) -> list[int]:
-        """Stores v2 batches of `buf` as a broker does. Each of `placed`: slot, start and end in `buf`, then the base
-        offset and leader epoch that it is stored with; `buf` stays as it is, or is memory of `reserve`, where the
-        batch lies then and stays. Returns where the run of each ends now. Negative where nothing was stored:
-        something of it is there, it may not enter, it is no such batch, or `eliminate` is due.
+    def append(self, buf: Buffer, placed: Sequence[int]) -> list[int]:
+        """Stores v2 batches of `buf` as a broker does. `placed` has PLACED_WORDS integers for each: slot, start and
+        end in `buf`, the base offset and leader epoch that it is stored with, and 0; `buf` stays as it is, or is memory
+        of `reserve`, where the batch lies then and stays. Returns where the run of each ends now. Negative where
+        nothing was stored: something of it is there, it may not enter, it is no such batch, or `eliminate` is due.
         """
         if self._offering:
             self._not_while_offering()
-        source, count = buf if type(buf) is bytes else ffi.from_buffer(buf), len(placed)
+        source = buf if type(buf) is bytes else ffi.from_buffer(buf)
+        count = len(placed) // PLACED_WORDS
         if count > self._placed_room:
             self._make_room(count)
         words = self._placed_words
-        for number, one in enumerate(placed):
-            PLACED.pack_into(words, number * PLACED.size, *one, 0)
+        words[: len(placed)] = array("q", placed)
         used_max, done = self.high_water_bytes, 0
         while (
             done := fc_append(self._a, source, len(buf), self._placed, done, count, used_max)
@@ -211,7 +214,7 @@ class BlockCache:
             self._offer()
         if count == 1:
             return [words[RUN_END]]
-        return words[RUN_END : count * len(PLACED_FIELDS) : len(PLACED_FIELDS)].tolist()
+        return words[RUN_END : count * PLACED_WORDS : PLACED_WORDS].tolist()
 
     def _make_room(self, count: int) -> None:
         """For so many batches in one call of `append`."""
@@ -253,7 +256,7 @@ class BlockCache:
         most = max(1, max_bytes)  # no batch is so small
         wanted = slot, offset, limit_offset, most
         _, (size_bytes,), (next_offset,), (admitted_at,) = self.sender.find_all(
-            (wanted,), most, not at_least_one
+            wanted, most, not at_least_one
         )
         if size_bytes < 0:
             return None if size_bytes == NOT_STORED else self._refuse(size_bytes)
@@ -289,6 +292,17 @@ class BlockCache:
         """Where the stored run that covers `offset` ends; `offset` itself where nothing does."""
         end: int = lib.fc_contiguous_end(self._a, slot, offset)
         return end if end >= 0 else self._refuse(end)
+
+    def contiguous_ends(self, places: Sequence[int]) -> list[int]:
+        """`contiguous_end` of several places by one call. `places`: slot and offset of each, one
+        behind another. The end of a stale slot is negative.
+        """
+        count = len(places) >> 1
+        if count > len(self._ends_words):
+            self._ends = ffi.new("int64_t[]", count)
+            self._ends_words = memoryview(ffi.buffer(self._ends)).cast("q")
+        lib.fc_contiguous_ends(self._a, places, count, self._ends)
+        return self._ends_words[:count].tolist()
 
     def edges(self, slot: int, offset: int) -> Edges:
         """The tail, the hole that `offset` stands in or that follows its run, the newest epoch."""

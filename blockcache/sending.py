@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 HIT_HEAD: Final = lib.FC_HIT_HEAD
 TAKEN_WORDS: Final = len(ffi.typeof("fc_taken").fields)
+WANTED_WORDS: Final = len(ffi.typeof("fc_wanted").fields)
 ROOM_BYTES: Final = 1 << 20
 """Memory for the lookups of one response. A lookup takes 48 bytes and 32 for each of its pieces."""
 NO_ROOM: Final = lib.FC_NO_ROOM
@@ -75,17 +76,16 @@ class Sender:
         self._taken_words = memoryview(ffi.buffer(self._taken)).cast("q")
         self._taken_room = partitions
 
-    def find_all(
-        self, wanted: Sequence[tuple[int, int, int, int]], room_bytes: int, has_records: bool
-    ) -> Taken:
+    def find_all(self, wanted: Sequence[int], room_bytes: int, has_records: bool) -> Taken:
         """Find the records of several partitions of a response that may have `room_bytes` more of them.
 
-        Each of `wanted`: slot, fetch offset, limit offset, most bytes. A partition gives whole contiguous batches
-        from the one that answers the offset, each ending below the limit offset, within its own limit and what is
-        left of the response's. Only the response's first batch is given whatever its size; `has_records`: it has one.
-        Where a broker would add a part of the next batch, that part counts as used (LogSegment.read).
+        `wanted` has WANTED_WORDS integers for each: slot, fetch offset, limit offset, most bytes. A
+        partition gives whole contiguous batches from the one that answers the offset, each ending
+        below the limit offset, within its own limit and what is left of the response's. Only the
+        response's first batch is given whatever its size; `has_records`: it has one. Where a broker
+        would add a part of the next batch, that part counts as used (LogSegment.read).
         """
-        count, response = len(wanted), self._response_words
+        count, response = len(wanted) // WANTED_WORDS, self._response_words
         if count > self._taken_room:
             self._make_room(count)
         response[0] = room_bytes

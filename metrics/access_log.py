@@ -64,14 +64,25 @@ class LogStatistics:
     last_error: str
 
 
-class FetchLine(NamedTuple):
-    """One partition of one Fetch; meaning and units in FETCH_FIELDS. `high_watermark` -1: there is none."""
+class FetchResponseLine(NamedTuple):
+    """What the lines of one response have in common; meaning and units in FETCH_FIELDS."""
 
     ts: int
     listener: str
     connection: int
     client_id: str | None
     api_version: int
+    wait_ms: float
+    total_ms: float
+    admitted_bytes: int
+
+
+class FetchLine(NamedTuple):
+    """One partition of one Fetch; meaning and units in FETCH_FIELDS. `response`: the same object in all lines of a
+    response, a `FetchResponseLine` or its plain tuple. `high_watermark` -1: there is none.
+    """
+
+    response: "ResponseValues"
     topic: str | None
     topic_id: bytes | None
     partition: int
@@ -82,9 +93,6 @@ class FetchLine(NamedTuple):
     bytes: int
     high_watermark: int
     age_bytes: int | None
-    wait_ms: float
-    total_ms: float
-    admitted_bytes: int
     delay_ms: float | None = None
     would_hit_bytes: int | None = None
 
@@ -125,12 +133,10 @@ class EmptyLine(NamedTuple):
     counts: EmptyCounts
 
 
+ResponseValues = tuple[int, str, int, str | None, int, float, float, int]
+"""A `FetchResponseLine`'s."""
 FetchValues = tuple[
-    int,
-    str,
-    int,
-    str | None,
-    int,
+    ResponseValues,
     str | None,
     bytes | None,
     int,
@@ -141,9 +147,6 @@ FetchValues = tuple[
     int,
     int,
     int | None,
-    float,
-    float,
-    int,
     float | None,
     int | None,
 ]
@@ -152,8 +155,10 @@ EmptyValues = tuple[
     int, int, str, int, str | None, str | None, bytes | None, str, str, int, int, EmptyCounts
 ]
 """A `FetchLine`'s, a `BlockLine`'s, and an `EmptyLine`'s."""
-_FETCH_FIELDS = len(FetchLine._fields)
-_EMPTY_FIELDS = len(EmptyLine._fields)
+_FETCH_FIELDS, _BLOCK_FIELDS, _EMPTY_FIELDS = (
+    len(line._fields) for line in (FetchLine, BlockLine, EmptyLine)
+)
+assert len({_FETCH_FIELDS, _BLOCK_FIELDS, _EMPTY_FIELDS}) == 3, "by which a line's kind is known"
 
 
 class AccessLog:
@@ -280,7 +285,7 @@ class AccessLog:
         while left > 0:
             batch = self._take_batch()
             left -= len(batch)
-            data = "".join([self._format(line) for line in batch]).encode("ascii")
+            data = format_lines(self._boot, batch).encode("ascii")
             if self._attempt(lambda data=data: self._write(data), WRITING):  # type: ignore[misc]
                 self._tell_well(WRITING)
                 self._written_lines += len(batch)
@@ -302,13 +307,6 @@ class AccessLog:
                     break
         self._taken_partitions += named
         return batch
-
-    def _format(self, line: FetchValues | BlockValues | EmptyValues) -> str:
-        if len(line) == _FETCH_FIELDS:
-            return format_fetch(self._boot, cast("FetchValues", line))
-        if len(line) == _EMPTY_FIELDS:
-            return format_empty(self._boot, cast("EmptyValues", line))
-        return format_block(self._boot, cast("BlockValues", line))
 
     def _write(self, data: bytes) -> None:
         if self._files.wants_rotation:
@@ -362,13 +360,6 @@ def cut_text(text: str | None) -> str | None:
     return text if text is None or len(text) <= MAX_TEXT_CHARS else text[:MAX_TEXT_CHARS]
 
 
-_FETCH_FORMAT = (
-    f'{{"v":{SCHEMA_VERSION},"type":"fetch","boot":"%s","ts":%d,%s,"offset":%d,"isolation":%d,"result":"%s"'
-    ',"reason":"%s","bytes":%d,"highWatermark":%s,"lag":%s,"ageBytes":%s,"waitMs":%.3f,"totalMs":%.3f'
-    ',"admittedBytes":%d,"delayMs":%s,"wouldHit":%s}\n'
-)
-
-
 _BLOCK_FORMAT = (
     f'{{"v":{SCHEMA_VERSION},"type":"block","boot":"%s","ts":%d,%s,"baseOffset":%d,"nextOffset":%d,"bytes":%d'
     ',"source":"%s","admittedBytes":%d}\n'
@@ -381,14 +372,39 @@ _EMPTY_FORMAT = (
 )
 
 
-def format_fetch(boot: str, line: FetchValues) -> str:
-    """One line of type fetch with its newline, ASCII. `boot` is a plain word; the lag is derived here."""
-    (
-        ts,
-        listener,
-        connection,
-        client_id,
-        api_version,
+def format_lines(boot: str, lines: Sequence[FetchValues | BlockValues | EmptyValues]) -> str:
+    """The lines of a batch, in its order, each with its newline, in ASCII. `boot` is a plain word. Lines of one
+    response that follow each other are formatted together.
+    """
+    texts: list[str] = []
+    at, end = 0, len(lines)
+    while at < end:
+        line = lines[at]
+        if len(line) == _FETCH_FIELDS:
+            after = at + 1
+            while after < end and lines[after][0] is line[0]:
+                after += 1
+            texts += format_response(boot, cast("Sequence[FetchValues]", lines[at:after]))
+            at = after
+            continue
+        if len(line) == _EMPTY_FIELDS:
+            texts.append(format_empty(boot, cast("EmptyValues", line)))
+        else:
+            texts.append(format_block(boot, cast("BlockValues", line)))
+        at += 1
+    return "".join(texts)
+
+
+def format_response(boot: str, lines: Sequence[FetchValues]) -> list[str]:
+    """The lines of type fetch of one response. The lag is derived here."""
+    response = lines[0][0]
+    ts, listener, connection, client_id, version, wait_ms, total_ms, admitted = response
+    begin = f'{{"v":{SCHEMA_VERSION},"type":"fetch","boot":"{boot}","ts":{ts},'
+    times = f',"waitMs":{wait_ms:.3f},"totalMs":{total_ms:.3f},"admittedBytes":{admitted}'
+    last_topic, last_id, head = None, None, ""
+    texts = []
+    for (
+        _,
         topic,
         topic_id,
         partition,
@@ -399,33 +415,25 @@ def format_fetch(boot: str, line: FetchValues) -> str:
         size_bytes,
         high_watermark,
         age_bytes,
-        wait_ms,
-        total_ms,
-        admitted_bytes,
         delay_ms,
         would_hit_bytes,
-    ) = line
-    lag: int | str = "null"
-    if high_watermark >= 0:
-        lag = high_watermark - offset if high_watermark > offset else 0
-    return _FETCH_FORMAT % (
-        boot,
-        ts,
-        _fetch_head(listener, connection, client_id, api_version, topic, topic_id, partition),
-        offset,
-        isolation,
-        result,
-        reason,
-        size_bytes,
-        "null" if high_watermark < 0 else high_watermark,
-        lag,
-        "null" if age_bytes is None else age_bytes,
-        wait_ms,
-        total_ms,
-        admitted_bytes,
-        "null" if delay_ms is None else f"{delay_ms:.3f}",
-        "null" if would_hit_bytes is None else would_hit_bytes,
-    )
+    ) in lines:
+        if not head or topic_id is not last_id or topic is not last_topic:
+            last_topic, last_id = topic, topic_id
+            head = begin + _fetch_head(listener, connection, client_id, version, topic, topic_id)
+        if high_watermark < 0:
+            ends = '"highWatermark":null,"lag":null'
+        else:
+            lag = high_watermark - offset if high_watermark > offset else 0
+            ends = f'"highWatermark":{high_watermark},"lag":{lag}'
+        texts.append(
+            f'{head},"partition":{partition},"offset":{offset},"isolation":{isolation}'
+            f',"result":"{result}","reason":"{reason}","bytes":{size_bytes},{ends}'
+            f',"ageBytes":{"null" if age_bytes is None else age_bytes}{times}'
+            f',"delayMs":{"null" if delay_ms is None else f"{delay_ms:.3f}"}'
+            f',"wouldHit":{"null" if would_hit_bytes is None else would_hit_bytes}}}\n'
+        )
+    return texts
 
 
 def format_block(boot: str, line: BlockValues) -> str:
@@ -512,13 +520,11 @@ def _fetch_head(
     api_version: int,
     topic: str | None,
     topic_id: bytes | None,
-    partition: int,
 ) -> str:
-    """What the lines of a connection's partition have in common."""
+    """What the lines of a connection's topic have in common."""
     return (
         f'"listener":{_quoted(listener)},"connection":{connection},"clientId":{_quoted(client_id)}'
         f',"apiVersion":{api_version},"topic":{_quoted(topic)},"topicId":{_quoted_id(topic_id)}'
-        f',"partition":{partition}'
     )
 
 

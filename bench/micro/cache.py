@@ -133,7 +133,7 @@ def measure_straight(rounds: int, size: int = 900_000, arena_bytes: int = 256 * 
         assert memory is not None
         memory[:] = sent
         cache.eliminate()
-        assert cache.append(memory, [(slot, 0, size, next(offsets), 0)])[0] >= 0
+        assert cache.append(memory, (slot, 0, size, next(offsets), 0, 0))[0] >= 0
 
     times = 64 * MIB // size
     ways = (lambda _: receive(build_buffer(size)), lambda _: receive(cache.reserve(size)))

@@ -136,9 +136,10 @@ static void find_one(fc_arena *a, const fc_wanted *w, int is_first, fc_response 
 /* Finds the records of `count` partitions of one response, in its order and within its limit (KIP-74,
  * ReplicaManager.readFromLog): the first records of a response are a whole batch whatever its size. `has_records`: others
  * come before these. The hits follow those that `response` counts already, in memory of `hits_room` bytes; a partition for
- * which it does not suffice gets FC_FULL. */
-void fc_find_all(fc_arena *a, const fc_wanted *wanted, uint64_t count, int has_records, fc_response *response,
+ * which it does not suffice gets FC_FULL. `words`: an fc_wanted for each. */
+void fc_find_all(fc_arena *a, const int64_t *words, uint64_t count, int has_records, fc_response *response,
                  uint8_t *hits, uint64_t hits_room, fc_taken *taken) {
+    const fc_wanted *wanted = (const fc_wanted *)(const void *)words;
     for (uint64_t i = 0; i < count; i++) {
         int has_place = response->hit_bytes + sizeof(fc_hit) <= hits_room;
         fc_hit *hit = has_place ? (fc_hit *)(void *)(hits + response->hit_bytes) : NULL;
@@ -174,6 +175,13 @@ int64_t fc_contiguous_end(fc_arena *a, int64_t slot, int64_t offset) {
     }
     const fc_entry *e = fc_covering(a, p, offset);
     return e == NULL ? offset : run_end(a, p, e);
+}
+
+/* The same of `count` places, each a slot and an offset. */
+void fc_contiguous_ends(fc_arena *a, const int64_t *places, uint64_t count, int64_t *ends) {
+    for (uint64_t i = 0; i < count; i++) {
+        ends[i] = fc_contiguous_end(a, places[2 * i], places[2 * i + 1]);
+    }
 }
 
 /* The tail, the hole at or next above `offset`, the newest epoch. */

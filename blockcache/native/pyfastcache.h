@@ -196,7 +196,7 @@ typedef struct {                /* FC_HIT_HEAD words, then the segments */
     fc_segment segment[512];
 } fc_hit;
 
-typedef struct {                   /* one partition of a response */
+typedef struct {                   /* one partition of a response; words */
     int64_t slot, offset, limit_offset, max_bytes;
 } fc_wanted;
 
@@ -243,13 +243,14 @@ int fc_give_back(fc_arena *a, const uint8_t *bytes);
 /* lookup.c */
 int fc_lookup(fc_arena *a, int64_t slot, int64_t offset, int64_t limit_offset, uint64_t max_bytes,
               int at_least_one, fc_hit *out);
-void fc_find_all(fc_arena *a, const fc_wanted *wanted, uint64_t count, int has_records, fc_response *response,
+void fc_find_all(fc_arena *a, const int64_t *words, uint64_t count, int has_records, fc_response *response,
                  uint8_t *hits, uint64_t hits_room, fc_taken *taken);
 int fc_gather(fc_arena *a, const fc_hit *hit, uint8_t *out);
 int fc_span(fc_arena *a, int64_t slot, int64_t offset, int64_t limit_offset, uint64_t max_bytes, int at_least_one,
             fc_hit *out);
 int fc_release(fc_arena *a, const fc_segment *segments, uint64_t count);
 int64_t fc_contiguous_end(fc_arena *a, int64_t slot, int64_t offset);
+void fc_contiguous_ends(fc_arena *a, const int64_t *places, uint64_t count, int64_t *ends);
 int fc_find_edges(fc_arena *a, int64_t slot, int64_t offset, fc_edges *out);
 int64_t fc_first_after_epoch(fc_arena *a, int64_t slot, int32_t epoch);
 int64_t fc_age(fc_arena *a, int64_t slot, int64_t offset);

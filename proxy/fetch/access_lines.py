@@ -67,10 +67,16 @@ class AccessLines:
         admitted_bytes, time_ms = self._cache.peek_admitted_bytes(), time_ns() // NS_IN_MS
         for fetch, outcomes, _, left_at, waited_s in departed:
             link, head, request, _, _, received_at = fetch
-            client_id, version = cut_text(link.client_id), head.api_version
-            isolation_level = request.isolation_level
-            waited_ms, took_ms = max(waited_s, 0.0) * 1000, (left_at - received_at) * 1000
-            listener = link.listener.name
+            response = (
+                time_ms,
+                link.listener.name,
+                link.number,
+                cut_text(link.client_id),
+                head.api_version,
+                max(waited_s, 0.0) * 1000,
+                (left_at - received_at) * 1000,
+                admitted_bytes,
+            )
             empty: list[PartitionOutcome] = []
             for one in outcomes:
                 status, size_bytes, result, reason, delay_s, would_hit, at = one
@@ -91,24 +97,17 @@ class AccessLines:
                     age_bytes = self._age(partition, one)
                 lines.append(
                     (
-                        time_ms,
-                        listener,
-                        link.number,
-                        client_id,
-                        version,
+                        response,
                         topic_name,
                         topic_id,
                         index,
                         offset,
-                        isolation_level,
+                        request.isolation_level,
                         result,
                         reason,
                         size_bytes,
                         -1 if partition is None else partition.leader_state.high_watermark,
                         age_bytes,
-                        waited_ms,
-                        took_ms,
-                        admitted_bytes,
                         delay_s * 1000 if delay_s >= LEAST_DELAY_S else None,
                         would_hit,
                     )
@@ -152,10 +151,9 @@ class AccessLines:
     def put_unread(self, link: FetchLink, version: int, took_s: float) -> None:
         """Write one line for a whole Fetch that Forebay did not decode. `took_s` is in seconds."""
         asker = link.listener.name, link.number, cut_text(link.client_id), version
-        unknown = None, None, -1, -1, 0, *UNREAD, 0, -1, None
-        admitted_bytes, time_ms = self._cache.peek_admitted_bytes(), time_ns() // NS_IN_MS
-        times_ms = 0.0, took_s * 1000
-        self._log.put((time_ms, *asker, *unknown, *times_ms, admitted_bytes, None, None))
+        times_ms, time_ms = (0.0, took_s * 1000), time_ns() // NS_IN_MS
+        response = time_ms, *asker, *times_ms, self._cache.peek_admitted_bytes()
+        self._log.put((response, None, None, -1, -1, 0, *UNREAD, 0, -1, None, None, None))
 
     def _name(self, asked_topic: str | bytes) -> tuple[str | None, bytes | None]:
         """Return the topic's name and id, each None if unknown.

@@ -19,7 +19,7 @@ from proxy.partitions.readable import (
     PartitionStatus,
     ReadState,
     explain_unreadable,
-    find_limit,
+    find_limits,
     plan_partition,
 )
 
@@ -93,27 +93,25 @@ def evaluate(
     broker = link.broker
     cache, find_by_key = broker.cache, broker.partitions.find_by_key
     broker.counters.fetch.looked_partitions += len(partitions)
-    statuses: list[PartitionStatus] = []
-    new = tuple.__new__  # half the time of the constructor, which is a Python function
+    found: list[Partition | None] = []
     topic: str | bytes = b""
     topic_id: bytes | None = None
-    for asked in partitions:
-        name, index, _, _, _, _, _ = asked
+    for name, index, _, _, _, _, _ in partitions:
         if name != topic:
             topic = name
             topic_id = topic if isinstance(topic, bytes) else _find_id(broker.topics, topic)
             if not link.handlers.authorization.allows(topic, now):
                 topic_id = None
-        partition = None
-        if topic_id is not None:
-            partition = find_by_key((topic_id, index))
-        if partition is not None:
-            limit = find_limit(cache, asked, partition, isolation_level, version, now)
-            if limit >= 0:
-                partition.wanted_at = now
-                statuses.append(new(PartitionStatus, (asked, partition, READABLE, "", limit)))
-                continue
-        statuses.append(_explain(link, asked, isolation_level, version, now))
+        found.append(None if topic_id is None else find_by_key((topic_id, index)))
+    limits = find_limits(cache, partitions, found, isolation_level, version, now)
+    statuses: list[PartitionStatus] = []
+    new = tuple.__new__  # half the time of the constructor, which is a Python function
+    for asked, partition, limit in zip(partitions, found, limits, strict=True):
+        if limit >= 0 and partition is not None:
+            partition.wanted_at = now
+            statuses.append(new(PartitionStatus, (asked, partition, READABLE, "", limit)))
+        else:
+            statuses.append(_explain(link, asked, isolation_level, version, now))
     return statuses
 
 

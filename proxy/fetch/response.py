@@ -44,7 +44,7 @@ from proxy.partitions.readable import (
 from proxy.replica_fetcher.verifier import Committed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from blockcache.arena import Hit
     from protocol.fetch import FetchedPartition, FetchPartition
@@ -170,10 +170,11 @@ def _add_stored(
 
     One call of the cache's `Sender` finds the records of all of them, and keeps them.
     """
-    wanted = []  # a comprehension is one call more
+    wanted: list[int] = []
     for asked, partition, state, _, limit_offset in statuses:
         if state is READABLE and partition is not None:
-            wanted.append((partition.slot, asked[3], limit_offset, asked[6]))
+            wanted += partition.slot, asked[3], limit_offset, asked[6]
+    found: Iterator[tuple[int, int, int]] = iter(())
     if wanted:
         sender = fetch.link.broker.cache.sender
         budget.room, sizes, next_offsets, admitted = sender.find_all(
@@ -183,30 +184,27 @@ def _add_stored(
         found = zip(sizes, next_offsets, admitted, strict=True)
     committed = fetch.request.isolation_level == READ_COMMITTED
     for status in statuses:
-        asked, partition, state, _, limit_offset = status
+        (topic, index, _, offset, _, _, _), partition, state, _, limit_offset = status
         assert partition is not None
+        leader_state = partition.leader_state
+        high_watermark = leader_state.high_watermark
+        stable_offset = leader_state.last_stable_offset
+        if stable_offset != high_watermark:  # else the broker has shown that none is open
+            stable_offset = partition.last_stable_offset()
+        offsets = high_watermark, stable_offset, leader_state.log_start_offset
         size_bytes, next_offset, at = next(found) if state is READABLE else NOTHING
         aborted: Sequence[tuple[int, int]] | None = None
-        admitted_at: int | None = None
-        if size_bytes > 0:
-            admitted_at = at
-            if committed:  # aborted transactions are known up to the limit
-                aborted = partition.transactions.aborted(
-                    asked.fetch_offset, min(next_offset, limit_offset)
-                )
-                assert aborted is not None
-        else:
+        admitted_at: int | None = at
+        if size_bytes <= 0:
             if committed and size_bytes == NO_ROOM:
                 aborted = ()
-            size_bytes = 0
-        leader_state = partition.leader_state
-        high_watermark, log_start_offset = (
-            leader_state.high_watermark,
-            leader_state.log_start_offset,
+            size_bytes, admitted_at = 0, None
+        elif committed:  # aborted transactions are known up to the limit
+            aborted = partition.transactions.aborted(offset, min(next_offset, limit_offset))
+            assert aborted is not None
+        answers.append(
+            _new(FetchAnswer, (topic, index, NO_ERROR, *offsets, aborted, (), size_bytes))
         )
-        offsets = high_watermark, partition.last_stable_offset(), log_start_offset
-        fields = asked[0], asked[1], NO_ERROR, *offsets, aborted, (), size_bytes
-        answers.append(_new(FetchAnswer, fields))
         outcome = status, size_bytes, "hit", "", 0.0, None, admitted_at
         outcomes.append(_new(PartitionOutcome, outcome))
 

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from proxy.partitions.leader_state import NO_EPOCH, NO_OFFSET
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from blockcache.cache import BlockCache
     from protocol.fetch import FetchPartition
     from proxy.partitions.table import Partition
@@ -137,51 +139,63 @@ def plan_given_up(status: PartitionStatus) -> PartitionStatus:
     return status
 
 
-def find_limit(
+def find_limits(
     cache: BlockCache,
-    asked: FetchPartition,
-    partition: Partition,
+    asked: Sequence[FetchPartition],
+    partitions: Sequence[Partition | None],
     isolation_level: int,
     version: int,
     now: float,
-) -> int:
-    """Return the end offset (exclusive) up to which `asked` may be read from memory now; -1 if it
-    may not be read at all (`explain_unreadable` says why).
+) -> list[int]:
+    """Return for each of `asked` the end offset (exclusive) up to which it may be read from memory
+    now; -1 if it may not be read at all (`explain_unreadable` says why).
 
-    This is the one judge of every Fetch. The client has the right to read, Forebay follows the
-    partition, and `now` is in seconds. Nothing readable of the proven epoch can diverge, since the
-    epoch's end is the log's end (Partition.readRecords). So a last_fetched_epoch equal to that
-    epoch (kafka-python sends it) is as good as none.
+    This is the one judge of every Fetch. `partitions` has the partition of each, which the client
+    has the right to read and Forebay follows, or None. `now` is in seconds. Nothing readable of the
+    proven epoch can diverge, since the epoch's end is the log's end (Partition.readRecords). So a
+    last_fetched_epoch equal to that epoch (kafka-python sends it) is as good as none.
     """
-    _, _, leader_epoch, offset, fetched_epoch, _, max_bytes = asked
-    leader_state, read_committed = partition.leader_state, isolation_level == READ_COMMITTED
-    epoch = leader_state.epoch
-    if (
-        epoch == NO_EPOCH
-        or now >= leader_state.lease.until
-        or leader_state.frozen
-        or (leader_epoch != epoch and leader_epoch != NO_EPOCH)
-        or (fetched_epoch != NO_EPOCH and fetched_epoch != epoch)
-        or offset < leader_state.log_start_offset
-        or max_bytes < 0
-        or partition.old_format
-        or (partition.zstd and version < ZSTD_FROM_VERSION)
-        or (version < FOLLOWER_FETCH_FROM_VERSION and not leader_state.is_led)
-    ):
-        return -1
-    limit = partition.last_stable_offset() if read_committed else leader_state.high_watermark
-    if offset >= limit:
-        return -1
-    stored_end = cache.contiguous_end(partition.slot, offset)
-    if stored_end <= offset or (
-        # a missing tombstone may delete a stored value
-        partition.topic.may_be_compacted and stored_end < min(limit, partition.tail)
-    ):
-        return -1
-    if read_committed:
-        listed_end = partition.transactions.listed_end(offset)
-        return min(limit, listed_end) if listed_end > offset else -1
-    return limit
+    read_committed = isolation_level == READ_COMMITTED
+    limits: list[int] = []
+    places: list[int] = []  # slot and offset of what is to be looked up
+    stored: list[tuple[int, int]] = []  # its number, and the least end of its stored run
+    for one, partition in zip(asked, partitions, strict=True):
+        limits.append(-1)
+        if partition is None:
+            continue
+        _, _, leader_epoch, offset, fetched_epoch, _, max_bytes = one
+        leader_state = partition.leader_state
+        epoch = leader_state.epoch
+        if (
+            epoch == NO_EPOCH
+            or now >= leader_state.lease.until
+            or leader_state.frozen
+            or (leader_epoch != epoch and leader_epoch != NO_EPOCH)
+            or (fetched_epoch != NO_EPOCH and fetched_epoch != epoch)
+            or offset < leader_state.log_start_offset
+            or max_bytes < 0
+            or partition.old_format
+            or (partition.zstd and version < ZSTD_FROM_VERSION)
+            or (version < FOLLOWER_FETCH_FROM_VERSION and not leader_state.is_led)
+        ):
+            continue
+        limit = partition.last_stable_offset() if read_committed else leader_state.high_watermark
+        if offset >= limit:
+            continue
+        least_end = offset + 1
+        if partition.topic.may_be_compacted:  # a missing tombstone may delete a stored value
+            least_end = max(least_end, min(limit, partition.tail))
+        stored.append((len(limits) - 1, least_end))
+        places += partition.slot, offset
+        if read_committed:
+            listed_end = partition.transactions.listed_end(offset)
+            limit = min(limit, listed_end) if listed_end > offset else -1
+        limits[-1] = limit
+    if places:
+        for (number, least_end), end in zip(stored, cache.contiguous_ends(places), strict=True):
+            if end < least_end:
+                limits[number] = -1
+    return limits
 
 
 def plan_partition(
@@ -193,7 +207,7 @@ def plan_partition(
     now: float,
 ) -> PartitionStatus:
     """Return the status of one partition that the client may read and Forebay follows."""
-    limit = find_limit(cache, asked, partition, isolation_level, version, now)
+    (limit,) = find_limits(cache, (asked,), (partition,), isolation_level, version, now)
     if limit >= 0:
         return PartitionStatus(asked, partition, READABLE, "", limit)
     return explain_unreadable(cache, asked, partition, isolation_level, version, now)
@@ -207,7 +221,7 @@ def explain_unreadable(
     version: int,
     now: float,
 ) -> PartitionStatus:
-    """Return the status of a partition for which `find_limit` has returned -1, with the reason.
+    """Return the status of a partition for which `find_limits` has -1, with the reason.
 
     The broker refuses a negative byte limit (LogSegment.read), except at the end of the log, where
     it does not check the limit.

@@ -132,8 +132,8 @@ class Partition:
             self.leader_state.high_watermark,
             self.leader_state.last_stable_offset,
         )
-        if shown > high_watermark:
-            shown = high_watermark
+        if shown >= high_watermark:
+            return high_watermark
         followed = self.transactions.last_stable_offset(high_watermark)
         return shown if followed is None or followed < shown else followed
 

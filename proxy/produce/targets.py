@@ -94,7 +94,8 @@ class Targets:
         """Return the target of each row. Partitions are followed from now on if the client's
         batches are stored. Raises BadFrame if a topic's name is not UTF-8.
         """
-        found, stores, known = [], link.stores, self._known
+        found: list[Target] = []
+        stores, known = link.stores, self._known
         topic_start, named, of_topic = -1, b"", None
         for row in rows:
             if row.topic_start != topic_start:

@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from blockcache.cache import BadBatch, BlockCache, CacheError, PartitionsFull
+from blockcache.cache import PLACED_WORDS, BadBatch, BlockCache, CacheError, PartitionsFull
 from blockcache.results import Inserted
 from tests.kit.cache_batches import (
     FOREVER,
@@ -288,12 +288,13 @@ def test_batches_of_several_partitions_are_appended_by_one_call(
     cache: BlockCache, count: int
 ) -> None:
     slots = [cache.open(TOPIC, index) for index in range(4)]
-    frame, placed = b"head", []
+    frame = b"head"
+    placed: list[int] = []
     for number in range(count):
         sent = build_batch(0, 3, epoch=-1, seed=number)
-        placed.append((slots[number % 4], len(frame), len(frame) + len(sent), 3 * number, 5))
+        placed += slots[number % 4], len(frame), len(frame) + len(sent), 3 * number, 5, 0
         frame += sent + b"tags"
-    placed[1] = (placed[1][0], 0, *placed[1][2:])
+    placed[PLACED_WORDS + 1] = 0
     ends = cache.append(frame, placed)
     assert len(ends) == count
     assert ends[1] < 0, "it is no batch, and the others do not suffer"
@@ -302,7 +303,7 @@ def test_batches_of_several_partitions_are_appended_by_one_call(
     ]
     assert cache.statistics().entries == count - 1
     cache.drop(slots[0])
-    assert cache.append(frame, placed[:1])[0] < 0, "the slot is stale"
+    assert cache.append(frame, placed[:PLACED_WORDS])[0] < 0, "the slot is stale"
     cache.check()
 
 

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import socket
+from itertools import chain
 
 import pytest
 from blockcache._pyfastcache import ffi
@@ -51,7 +52,7 @@ def receive(theirs):
 def find(cache, offset=0, max_bytes=100_000, index=0, has_records=False):
     """Next offset, size in bytes, and age, of a lookup in one partition."""
     wanted = cache.open(TOPIC, index), offset, FOREVER, max_bytes
-    _, *found = cache.sender.find_all((wanted,), FOREVER, has_records)
+    _, *found = cache.sender.find_all(wanted, FOREVER, has_records)
     (size_bytes,), (next_offset,), (admitted_at,) = found
     return next_offset, size_bytes, admitted_at
 
@@ -136,7 +137,7 @@ def test_where_there_is_nothing_nothing_is_held(cache, offset, max_bytes):
 def test_of_a_partition_that_was_dropped_there_is_nothing(cache):
     slot = cache.open(TOPIC, 0)
     cache.drop(slot)
-    found = cache.sender.find_all(((slot, 0, FOREVER, FOREVER),), FOREVER, False)
+    found = cache.sender.find_all((slot, 0, FOREVER, FOREVER), FOREVER, False)
     assert found.sizes[0] < 0 == cache.sender.hits
 
 
@@ -172,10 +173,9 @@ def cut_into(heads):
 @pytest.mark.parametrize("partitions", [2, 3, 100])
 def test_records_of_many_partitions_leave_each_behind_its_head(large, pair, partitions):
     cache = large
-    wanted = [
-        (slot, number % 3, FOREVER, 5_000 + number * 100)
-        for number, slot in enumerate(store_many(cache, partitions))
-    ]
+    wanted: list[int] = []
+    for number, slot in enumerate(store_many(cache, partitions)):
+        wanted += slot, number % 3, FOREVER, 5_000 + number * 100
     found = cache.sender.find_all(wanted, FOREVER, False)
     assert (cache.sender.size_bytes, cache.sender.hits) == (sum(found.sizes), partitions)
     assert cache.statistics().pins > 0, "some may be over the pin limit"
@@ -195,7 +195,8 @@ def test_records_of_many_partitions_leave_each_behind_its_head(large, pair, part
 def test_of_many_partitions_the_rest_is_held(large, pair, room_bytes):
     cache = large
     slots = store_many(cache, 4)
-    cache.sender.find_all([(slot, 0, FOREVER, 100_000) for slot in slots], FOREVER, False)
+    wanted = [word for slot in slots for word in (slot, 0, FOREVER, 100_000)]
+    cache.sender.find_all(wanted, FOREVER, False)
     pins = cache.statistics().pins
     heads, cuts = cut_into([b"%d:" % slot for slot in range(4)] + [END])
     pair[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, max(room_bytes // 2, 1))
@@ -282,7 +283,7 @@ def test_a_response_has_what_a_broker_gives(data):
         wanted.append((slot, offset, limit, most))
     room_bytes, has_records = data.draw(NUMBERS), data.draw(st.booleans())
     expected = read_as_a_broker(runs, wanted, room_bytes, has_records)
-    found = cache.sender.find_all(wanted, room_bytes, has_records)
+    found = cache.sender.find_all([*chain(*wanted)], room_bytes, has_records)
     assert (found.sizes, found.room_bytes) == expected
     given_bytes = [size for size in found.sizes if size > 0]
     hits = cache.sender.hold()
@@ -294,7 +295,9 @@ def test_a_response_has_what_a_broker_gives(data):
 
 def test_a_response_of_ten_thousand_partitions(large):
     slots = store_many(large, 4)
-    wanted = [(slots[number % 4], number % 3, FOREVER, 5_000) for number in range(10_000)]
+    wanted: list[int] = []
+    for number in range(10_000):
+        wanted += slots[number % 4], number % 3, FOREVER, 5_000
     found = large.sender.find_all(wanted, FOREVER, False)
     assert found.sizes == [5_000] * 10_000 and large.sender.hits == 10_000
     assert found.next_offsets == [number % 3 + 1 for number in range(10_000)]

@@ -38,7 +38,7 @@ def spoil(real, calls=[0]):
     return spoiled
 
 Sender.find_all = spoil(Sender.find_all)
-evaluate.find_limit = spoil(evaluate.find_limit)
+evaluate.find_limits = spoil(evaluate.find_limits)
 evaluate.explain_unreadable = spoil(evaluate.explain_unreadable)
 sys.argv = sys.argv[2:]
 runpy.run_module("proxy", run_name="__main__", alter_sys=True)

@@ -50,7 +50,7 @@ def append(
     cache: BlockCache, slot: int, buf: Buffer, start: int, end: int, base_offset: int, epoch: int
 ) -> int | None:
     """Appends one batch; where its run ends, None where it was not stored."""
-    (run_end,) = cache.append(buf, [(slot, start, end, base_offset, epoch)])
+    (run_end,) = cache.append(buf, (slot, start, end, base_offset, epoch, 0))
     return None if run_end < 0 else run_end
 
 

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
-START_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 300.0
+STOP_TIMEOUT_S = 120.0
 POLL_S = 0.05
 ABSENT = Path(__file__).with_name("absent")
 """Modules that a Forebay does not find, as where only Forebay is installed."""

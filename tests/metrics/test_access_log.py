@@ -22,7 +22,7 @@ from metrics.access_log import (
     LogLimits,
     format_block,
     format_empty,
-    format_fetch,
+    format_lines,
 )
 from metrics.access_log_schema import (
     BLOCK_FIELDS,
@@ -33,6 +33,7 @@ from metrics.access_log_schema import (
     LOG_FIELDS,
     Field,
 )
+from tests.kit.log_lines import LoggedFetch
 
 NOW_MS = 1_700_000_000_000
 TYPES: dict[str, tuple[type, ...]] = {
@@ -44,7 +45,7 @@ TYPES: dict[str, tuple[type, ...]] = {
 
 
 def fetch_line(**changes: object) -> FetchLine:
-    line = FetchLine(
+    line = LoggedFetch(
         NOW_MS,
         "main",
         7,
@@ -64,7 +65,11 @@ def fetch_line(**changes: object) -> FetchLine:
         2.25,
         1 << 40,
     )
-    return line._replace(**changes)  # type: ignore[arg-type]
+    return line._replace(**changes).build_line()  # type: ignore[arg-type]
+
+
+def format_line(boot: str, line: FetchLine) -> str:
+    return format_lines(boot, [line])
 
 
 def block_line(**changes: object) -> BlockLine:
@@ -112,7 +117,7 @@ def assert_fits(line: dict[str, object], fields: tuple[Field, ...]) -> None:
 def test_whatever_a_client_calls_itself_a_fetch_is_one_line_of_the_schema(
     client_id, topic, topic_id, high_watermark, offset, age_bytes
 ) -> None:
-    text = format_fetch(
+    text = format_line(
         "b1",
         fetch_line(
             client_id=client_id,
@@ -135,9 +140,38 @@ def test_whatever_a_client_calls_itself_a_fetch_is_one_line_of_the_schema(
 
 @pytest.mark.parametrize(("delay_ms", "would_hit"), [(None, None), (0.25, 0), (30_000.0, 1 << 40)])
 def test_a_delay_and_what_would_have_hit_are_told_where_there_are_any(delay_ms, would_hit) -> None:
-    line = json.loads(format_fetch("b1", fetch_line(delay_ms=delay_ms, would_hit_bytes=would_hit)))
+    line = json.loads(format_line("b1", fetch_line(delay_ms=delay_ms, would_hit_bytes=would_hit)))
     assert_fits(line, FETCH_FIELDS)
     assert (line["delayMs"], line["wouldHit"]) == (delay_ms, would_hit)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["a", "a", "b", "block", "empty"]),
+            st.sampled_from([("orders", b"1" * 16), (None, b"2" * 16), ("clicks", None)]),
+            st.integers(0, 3),
+        ),
+        max_size=12,
+    )
+)
+def test_lines_of_one_response_are_what_each_is_alone(drawn) -> None:
+    """Some follow others of their response, some stand between those of another one."""
+    responses = {
+        name: fetch_line(client_id=name, wait_ms=number + 0.5).response
+        for number, name in enumerate("ab")
+    }
+    others: dict[str, Any] = {"block": block_line(), "empty": empty_line()}
+    lines: list[Any] = [
+        others.get(kind)
+        or fetch_line(topic=topic, topic_id=topic_id, partition=partition)._replace(
+            response=responses[kind]
+        )
+        for kind, (topic, topic_id), partition in drawn
+    ]
+    together = format_lines("b1", lines)
+    assert together == "".join([format_lines("b1", [line]) for line in lines])
+    assert len(together.splitlines()) == len(lines)
 
 
 def test_a_block_is_one_line_of_the_schema() -> None:
@@ -271,13 +305,13 @@ def test_sums_are_bounded_by_lines_and_dropped_after_close(tmp_path: Path, close
 
 def test_topic_ids_are_written_as_kafka_prints_them() -> None:
     # org.apache.kafka.common.Uuid: base64, url-safe, no padding; the zero id stands for none.
-    assert json.loads(format_fetch("b", fetch_line()))["topicId"] == "AAECAwQFBgcICQoLDA0ODw"
-    assert json.loads(format_fetch("b", fetch_line(topic_id=bytes(16))))["topicId"] is None
+    assert json.loads(format_line("b", fetch_line()))["topicId"] == "AAECAwQFBgcICQoLDA0ODw"
+    assert json.loads(format_line("b", fetch_line(topic_id=bytes(16))))["topicId"] is None
 
 
 @pytest.mark.parametrize("chars", [MAX_TEXT_CHARS, MAX_TEXT_CHARS + 1])
 def test_a_client_id_is_cut_at_its_bound(chars: int) -> None:
-    line = json.loads(format_fetch("b", fetch_line(client_id="é" * chars)))
+    line = json.loads(format_line("b", fetch_line(client_id="é" * chars)))
     assert line["clientId"] == "é" * MAX_TEXT_CHARS
 
 

@@ -8,10 +8,11 @@ not.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from metrics.access_log import BlockLine, EmptyLine, FetchLine
 from proxy.accounting.empty_answers import EmptyAnswers
+from tests.kit.log_lines import LoggedFetch, flatten
 from tests.proxy.followed_partition import stand_in
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class MemoryLog:
     """Lines as they were put; `empty` has the sums."""
 
     def __init__(self, now_ms: Callable[[], int] = lambda: NOW_MS) -> None:
-        self.fetches: list[FetchLine] = []
+        self.fetches: list[LoggedFetch] = []
         self.blocks: list[BlockLine] = []
         self.empties: list[EmptyLine] = []
         self.empty = EmptyAnswers(stand_in(self), QUEUE_LINES, now_ms)
@@ -49,9 +50,9 @@ class MemoryLog:
 
     def put(self, line: FetchValues | BlockValues) -> None:
         if len(line) == len(FetchLine._fields):
-            self.fetches.append(FetchLine(*line))
+            self.fetches.append(flatten(cast("FetchValues", line)))
         else:
-            self.blocks.append(BlockLine(*line))
+            self.blocks.append(BlockLine(*cast("BlockValues", line)))
 
     def put_empty(self, line: EmptyValues) -> None:
         self.empties.append(EmptyLine(*line))

@@ -75,7 +75,7 @@ AT_ONCE = {
     "rights": (Authorization, "allows"),
     "session": (SessionCache, "find"),
     "quota": (QuotaTable, "peek_delay_s"),
-    "judge": (evaluate, "find_limit"),
+    "judge": (evaluate, "find_limits"),
     "cache": (Sender, "find_all"),
     "answer": (handler, "build_answer"),
     "heads": (response, "build_heads"),
@@ -127,7 +127,7 @@ async def test_a_fetch_that_waits_at_the_tail(monkeypatch, news):
     frame = build_fetch(END, max_wait_ms=30 if news == "time" else 500)
     scene.receive(frame)
     assert len(known(scene.partition).parked) == 1
-    spoil(monkeypatch, evaluate, "find_limit")
+    spoil(monkeypatch, evaluate, "find_limits")
     if news == "records":
         scene.arrive(100)
     elif news == "time":
@@ -161,7 +161,7 @@ async def test_a_fetch_whose_right_was_asked_for_first(monkeypatch):
     scene.receive(frame)
     await scene.turn()
     assert (len(scene.asked), scene.sent) == (1, [])
-    spoil(monkeypatch, evaluate, "find_limit")
+    spoil(monkeypatch, evaluate, "find_limits")
     scene.answer_fetch(said_of(TOPIC_ID))
     await goes_whole(scene, frame)
 
@@ -171,7 +171,7 @@ BESIDE = {
     "beginning": (reads, "Read"),
     "asking": (reads, "build_request"),
     "scanning": (reads, "is_plain"),
-    "looking": (evaluate, "find_limit", 3),
+    "looking": (evaluate, "find_limits", 2),
     "telling": (delayed_fetch, "build_answer"),
 }
 
@@ -222,7 +222,7 @@ async def test_the_places_of_others_stay_theirs(monkeypatch):
     scene = Scene()
     known(scene.partition).open_polls = 1
     scene.receive(build_fetch(END, correlation_id=1))
-    spoil(monkeypatch, evaluate, "find_limit")
+    spoil(monkeypatch, evaluate, "find_limits")
     scene.receive(build_fetch(0, correlation_id=2))
     scene.receive(build_fetch(0, correlation_id=3))
     await scene.turn()
@@ -272,7 +272,7 @@ async def test_a_produce_goes_once_and_is_answered_once(monkeypatch, stage, acks
 
 async def test_connection_ends_without_a_broker(monkeypatch):
     scene = Scene()
-    spoil(monkeypatch, evaluate, "find_limit")
+    spoil(monkeypatch, evaluate, "find_limits")
     spoil(monkeypatch, RequestScheduler, "submit")
     scene.receive(build_fetch(0))
     assert scene.transport.calls == ["abort"]
@@ -283,7 +283,7 @@ async def test_connection_ends_without_a_broker(monkeypatch):
 async def test_errors_are_logged_once_per_place(monkeypatch, caplog):
     """So that the log counts those of a second instead of writing them (log_queue.py)."""
     scene = Scene()
-    spoil(monkeypatch, evaluate, "find_limit", 1, 5)
+    spoil(monkeypatch, evaluate, "find_limits", 1, 5)
     with caplog.at_level(logging.ERROR):
         for _ in range(4):
             scene.receive(build_fetch(0))

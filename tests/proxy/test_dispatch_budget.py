@@ -26,7 +26,7 @@ async def world():
     world.end()
 
 
-@pytest.mark.parametrize(("partitions", "most"), [(1, 28), (16, 88), (32, 152)])
+@pytest.mark.parametrize(("partitions", "most"), [(1, 26), (16, 26), (32, 26)])
 async def test_a_fetch_that_memory_answers(world, partitions, most):
     for number in range(WARM):
         world.receive(build_fetch(0, partitions=partitions, correlation_id=number))
@@ -36,7 +36,7 @@ async def test_a_fetch_that_memory_answers(world, partitions, most):
     assert calls <= most
 
 
-@pytest.mark.parametrize(("partitions", "most"), [(1, 40), (16, 101), (32, 165)])
+@pytest.mark.parametrize(("partitions", "most"), [(1, 38), (16, 39), (32, 39)])
 async def test_a_fetch_in_a_session(world, partitions, most):
     world.receive(build_fetch(0, partitions=partitions, correlation_id=0, session=(0, 0)))
     (number,) = world.broker.sessions._sessions
@@ -53,7 +53,7 @@ async def test_a_fetch_in_a_session(world, partitions, most):
     assert calls <= most
 
 
-@pytest.mark.parametrize(("version", "most"), [(12, 30), (4, 31)])
+@pytest.mark.parametrize(("version", "most"), [(12, 28), (4, 29)])
 async def test_a_fetch_that_names_its_topic(world, version, most):
     for number in range(WARM):
         world.receive(build_fetch(0, correlation_id=number, version=version))
@@ -89,10 +89,10 @@ def wait_at_tails(partitions, has_session, counting):
 @pytest.mark.parametrize(
     ("partitions", "has_session", "most"),
     [
-        (1, False, (42, 46)),
-        (16, False, (147, 173)),
-        (1, True, (57, 48)),
-        (16, True, (177, 191)),
+        (1, False, (42, 44)),
+        (16, False, (132, 126)),
+        (1, True, (57, 46)),
+        (16, True, (162, 144)),
     ],
 )
 async def test_a_fetch_that_waits_and_is_woken(partitions, has_session, most):

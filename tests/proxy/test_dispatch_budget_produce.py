@@ -78,7 +78,7 @@ class Budget:
 
 @pytest.mark.parametrize(
     ("partitions", "has_pipeline", "most"),
-    [(1, True, 17), (1, False, 31), (8, False, 46), (16, False, 62), (MANY, False, 94)],
+    [(1, True, 17), (1, False, 31), (8, False, 39), (16, False, 47), (MANY, False, 63)],
 )
 async def test_a_produce_there_and_back(tmp_path, partitions, has_pipeline, most):
     budget = Budget(tmp_path, has_pipeline)

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from metrics.access_log import FetchLine
 from metrics.access_log_schema import EMPTY_INTERVAL_MS
 from spark_audit.job import WINDOWS, Request, plan_window_ms, run
 from spark_audit.reading import find_inputs
 from spark_audit.report import build_page
 from spark_audit.tables import LAG_BANDS, NO_CLIENT_ID, UNKNOWN_LAG
+from tests.kit.log_lines import LoggedFetch
 from tests.spark_audit.conftest import EMPTY, Audited
 from tests.spark_audit.traffic import write_log
 
 
-def name_of(line: FetchLine) -> str:
+def name_of(line: LoggedFetch) -> str:
     ids = {"orders": "b3JkZXJz", "payments": "cGF5bWVudHM", "clicks": "Y2xpY2tz"}
     return line.topic or next(
         topic_id
@@ -29,7 +29,7 @@ def name_of(line: FetchLine) -> str:
 
 
 def recompute(
-    lines: list[FetchLine], key: Callable[[FetchLine], object]
+    lines: list[LoggedFetch], key: Callable[[LoggedFetch], object]
 ) -> dict[object, dict[str, int]]:
     sums: dict[object, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for line in lines:
@@ -108,7 +108,7 @@ def test_by_result_and_reason(audited: Audited) -> None:
         )
 
 
-def name_band(line: FetchLine) -> str:
+def name_band(line: LoggedFetch) -> str:
     if line.high_watermark < 0:
         return UNKNOWN_LAG
     lag = max(0, line.high_watermark - line.offset)

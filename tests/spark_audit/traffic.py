@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from metrics.access_log import AccessLog, BlockLine, EmptyLine, FetchLine, LogLimits
+from metrics.access_log import AccessLog, BlockLine, EmptyLine, LogLimits
 from metrics.access_log_schema import EMPTY_INTERVAL_MS, SCHEMA_VERSION
+from tests.kit.log_lines import LoggedFetch
 
 START_MS = 1_763_700_000_000
 TOPICS = ("orders", "payments", "clicks")
@@ -28,8 +29,8 @@ class Traffic:
     own, but are in `empties`.
     """
 
-    fetches: list[FetchLine] = field(default_factory=list)
-    summed: list[FetchLine] = field(default_factory=list)
+    fetches: list[LoggedFetch] = field(default_factory=list)
+    summed: list[LoggedFetch] = field(default_factory=list)
     empties: list[EmptyLine] = field(default_factory=list)
     blocks: list[BlockLine] = field(default_factory=list)
 
@@ -67,7 +68,7 @@ class _Sidecar:
             self.admitted_bytes,
         )
 
-    def fetch(self, now_ms: int) -> FetchLine:
+    def fetch(self, now_ms: int) -> LoggedFetch:
         topic = self.random.choice(TOPICS)
         log = self.admitted_at[topic]
         client = self.random.choices(CLIENTS, (6, 3, 2, 1))[0]
@@ -75,7 +76,7 @@ class _Sidecar:
         batch = len(log) - back
         age_bytes = self.admitted_bytes - log[batch] if batch < len(log) else 0
         result, reason = self._judge(age_bytes, client)
-        return FetchLine(
+        return LoggedFetch(
             ts=now_ms,
             listener="main",
             connection=CLIENTS.index(client),
@@ -107,7 +108,7 @@ class _Sidecar:
         return ("miss", "unproven") if self.random.random() < 0.02 else ("hit", "")
 
 
-def pretend(rounds: int, cache_size_bytes: int, seed: int = 1) -> Iterator[FetchLine | BlockLine]:
+def pretend(rounds: int, cache_size_bytes: int, seed: int = 1) -> Iterator[LoggedFetch | BlockLine]:
     """The lines of `rounds` steps of 50 ms: one batch produced, two fetches."""
     sidecar = _Sidecar(cache_size_bytes, 4 * cache_size_bytes, random.Random(seed))
     for step in range(rounds):
@@ -117,9 +118,9 @@ def pretend(rounds: int, cache_size_bytes: int, seed: int = 1) -> Iterator[Fetch
         yield sidecar.fetch(now_ms + 2)
 
 
-def sum_empty(lines: list[FetchLine]) -> Iterator[EmptyLine]:
+def sum_empty(lines: list[LoggedFetch]) -> Iterator[EmptyLine]:
     """The sums of lines without records: by interval, connection, client, topic, result and reason."""
-    groups: dict[tuple[object, ...], list[FetchLine]] = defaultdict(list)
+    groups: dict[tuple[object, ...], list[LoggedFetch]] = defaultdict(list)
     for line in lines:
         who = line.listener, line.connection, line.client_id, line.topic, line.topic_id
         groups[(line.ts // EMPTY_INTERVAL_MS, *who, line.result, line.reason)].append(line)
@@ -163,7 +164,7 @@ def write_log(
             continue
         traffic.fetches.append(line)
         if version == 1 or line.bytes or line.delay_ms is not None:
-            log.put(line)
+            log.put(line.build_line())
         else:
             traffic.summed.append(line)
     for empty in sum_empty(traffic.summed):

@@ -208,7 +208,7 @@ static void step_respond(world *w) {
     }
     fc_response response = {.room_bytes = room};
     int has_records = (int)below(w, 2);
-    fc_find_all(w->arena, wanted, count, has_records, &response, hits, hits_room, taken);
+    fc_find_all(w->arena, (const int64_t *)(const void *)wanted, count, has_records, &response, hits, hits_room, taken);
     uint64_t found = 0, size = 0;
     for (uint64_t i = 0; i < count; i++) {
         static fc_hit span;

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 USERS = {"admin": "admin-secret", "alice": "alice-secret"}
-START_TIMEOUT_S = 90.0
+START_TIMEOUT_S = 300.0
 START_ATTEMPTS = 3
 POLL_S = 0.1
 

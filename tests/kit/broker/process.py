@@ -27,8 +27,8 @@ LOG_FLAGS = (
     "-Dorg.slf4j.simpleLogger.showDateTime=true",
     "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
 )
-TOOL_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 20.0
+TOOL_TIMEOUT_S = 300.0
+STOP_TIMEOUT_S = 120.0
 STALL_TIMEOUT_S = 20.0
 PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -12,7 +12,7 @@ from protocol.fetch import FetchPartition
 from proxy.partitions.readable import (
     PartitionStatus,
     ReadState,
-    find_limit,
+    find_limits,
     plan_absent,
     plan_given_up,
     plan_partition,
@@ -288,7 +288,8 @@ def test_stored_records_are_readable_unless_forbidden():
                 limit = min(limit, listed_end)
             args = broker.cache, asked, partition, isolation, version, now
             status = plan_partition(*args)
-            assert find_limit(*args) == (limit if is_readable else -1), (status, change)
+            among = find_limits(broker.cache, [asked] * 3, [None, partition, partition], *args[3:])
+            assert among == [-1, *[limit if is_readable else -1] * 2], (status, change)
             assert (status.state is ReadState.READABLE) is is_readable
             assert not is_readable or (status.reason, status.limit_offset) == ("", limit)
             seen.add((status.state, is_readable, isolation))
@@ -300,7 +301,7 @@ def test_unproven_epoch_has_no_limit():
     broker = QuietBroker()
     partition = broker.follow()
     asked = FetchPartition(TOPIC_ID, 0, -1, 0, -1, -1, 1 << 20)
-    assert find_limit(broker.cache, asked, partition, UNCOMMITTED, 13, 0.0) == -1
+    assert find_limits(broker.cache, [asked], [partition], UNCOMMITTED, 13, 0.0) == [-1]
 
 
 def test_newer_epoch_of_a_client_awaits_proof() -> None:
