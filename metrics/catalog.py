@@ -51,6 +51,17 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "gauge",
             "1 when every listener is bound and the broker is reachable, else 0",
         ),
+        Metric(
+            "forebay_fallback",
+            "gauge",
+            "1 while no worker can run and the supervisor pipes clients to the broker, else 0",
+        ),
+        Metric(
+            "forebay_worker_restarts_total",
+            "counter",
+            "Workers replaced, by reason: `exit` (by itself), `signal` (killed), `hung` (no heartbeat)",
+            ("reason",),
+        ),
     ),
     "Fetch": (
         Metric(

@@ -1,8 +1,8 @@
-"""Composition root of `forebay serve`: builds, starts and stops all parts. Start reading here.
+"""Composition root of a worker: builds, starts and stops all parts. Start reading here.
 
-Owns the process: signals, the order of start and stop, and the clock of timed work. Must not know
-the clients' requests. Start order: cache, access log, listeners, Forebay's own connections, admin
-HTTP. Stop order, on a signal of ENDING:
+Owns the process that the supervisor starts: signals, the order of start and stop, and the clock of
+timed work. Must not know the clients' requests. Start order: cache, access log, listeners,
+Forebay's own connections, admin HTTP. Stop order, on a signal of ENDING:
 * `/readyz` says not ready, and listeners accept nobody.
 * delayed Fetches are answered with the records that there are, and in-flight requests are answered.
 * everything closes, within `shutdown.gracePeriod`.
@@ -17,9 +17,7 @@ import gc
 import importlib.metadata
 import logging
 import os
-import resource
 import secrets
-import signal
 import time
 from functools import partial
 from pathlib import Path
@@ -37,23 +35,23 @@ from proxy.dispatch import Dispatch
 from proxy.janitor import Janitor
 from proxy.net.listener import Listener
 from proxy.net.own_connections import OwnConnections
+from proxy.sockets import naming
+from proxy.supervisor.heartbeat import BEATS, HeartbeatSender
+from proxy.supervisor.signals import handle_signals
+from proxy.supervisor.worker_process import REASONS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Mapping, Sequence
 
     from proxy.admin.log_queue import LogQueue
     from proxy.config.model import Config
-    from proxy.config.units import Address
     from proxy.net.listener import AnyListener
+    from proxy.sockets import Sockets
+    from proxy.supervisor.handover import Handover
 
 log = logging.getLogger("forebay")
 
 SMALLEST_ARENA_BYTES = 1 << 20
-ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
-IGNORED = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""Signals of a lost terminal or a log rotator. Their default action ends the process and leaves its
-arena behind.
-"""
 PREFAULT_STEP_BYTES = 4 << 20
 """Bytes of the arena that a thread beside the event loop touches at a time: two or three
 milliseconds of another core.
@@ -119,14 +117,22 @@ class Forebay:
     """
 
     def __init__(
-        self, config: Config, own_log: LogQueue | None = None, has_pipeline: bool = True
+        self,
+        config: Config,
+        own_log: LogQueue | None = None,
+        has_pipeline: bool = True,
+        cache: BlockCache | None = None,
+        restarts: Mapping[str, int] | None = None,
     ) -> None:
-        """`has_pipeline` False: no Produce uses the pipeline (proxy/produce/pipeline.py)."""
+        """`has_pipeline` False: no Produce uses the pipeline (proxy/produce/pipeline.py). `cache`
+        None: opened here. `restarts`: workers replaced before this one, by reason; None: none.
+        """
         self.config = config
         self.own_log = own_log
+        self.restarts = restarts or dict.fromkeys(REASONS, 0)
         self.boot = secrets.token_hex(8)
         self.prefaulting: asyncio.Task[None] | None = None
-        cache = open_cache(config)
+        cache = open_cache(config, os.getpid()) if cache is None else cache
         access_log = open_access_log(config, self.boot)
         self.broker = Broker(config, cache, access_log, find_version(), read_clock_s)
         dispatch = partial(Dispatch, has_pipeline=has_pipeline)
@@ -146,26 +152,26 @@ class Forebay:
         )
         limits = config.admin
         self.admin = AdminServer(
-            limits.listen,
             routes,
             max_connections=limits.max_connections,
             request_timeout_s=limits.request_timeout_s,
             token=read_secret(limits.token_file) if limits.token_file else None,
         )
 
-    async def start(self) -> None:
-        """Start all parts. Raises OSError if an address cannot be bound."""
+    async def start(self, sockets: Sockets) -> None:
+        """Start all parts, which own `sockets`, those of the configuration. Raises OSError if a
+        file of a listener's `tls` cannot be loaded.
+        """
         self.prefaulting = asyncio.create_task(prefault(self.broker.cache), name="prefault")
         for index, listener in enumerate(self.listeners):
             with naming(
                 f"listener {listener.name}", listener.config.listen, f"listeners[{index}].listen"
             ):
-                await listener.start()
+                await listener.start(sockets.listeners[index])
         self.own_connections.start()
         self.janitor.start()
         self.broker.disk_throttle.start()
-        with naming("the admin server", self.config.admin.listen, "admin.listen"):
-            address = await self.admin.start()
+        address = await self.admin.start(sockets.admin)
         log.info("admin HTTP at %s", address)
 
     async def stop(self) -> None:
@@ -196,25 +202,26 @@ class Forebay:
         self.broker.cache.close()
 
 
-async def serve(config: Config, own_log: LogQueue) -> int:
-    """Run until a signal of ENDING. Returns the exit code: 0, or 1 if there is no arena. Raises
-    OSError if an address cannot be bound.
+async def serve(handover: Handover, own_log: LogQueue) -> int:
+    """Run as the supervisor's worker until a signal of ENDING. Returns the exit code: 0, or 1 if
+    there is no arena. Raises OSError if a file that the configuration names cannot be read.
     """
     stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in ENDING:
-        loop.add_signal_handler(number, stopping.set)
-    for number in IGNORED:
-        loop.add_signal_handler(number, tell_ignored, number)
-    raise_file_limit()
+    handle_signals(stopping.set)
+    config = handover.config
+    every_s = config.supervisor.heartbeat_timeout_s / BEATS
+    heartbeat = HeartbeatSender(handover.heartbeat, every_s, stopping.set)
+    heartbeat.start()
     try:
-        forebay = Forebay(config, own_log)
+        cache = await asyncio.to_thread(open_cache, config, handover.owner)
     except ArenaError as error:
         log.error("cannot start: %s", error)
         return 1
+    forebay = Forebay(config, own_log, cache=cache, restarts=handover.restarts)
     try:
-        await forebay.start()
+        await forebay.start(handover.sockets)
         freeze_what_stands()
+        heartbeat.become_ready()
         log.info("started", extra={"boot": forebay.boot})
         await stopping.wait()
         log.info("stopping: answering what is in flight")
@@ -222,26 +229,6 @@ async def serve(config: Config, own_log: LogQueue) -> int:
         await forebay.stop()
     log.info("stopped")
     return 0
-
-
-@contextlib.contextmanager
-def naming(who: str, address: Address, key: str) -> Iterator[None]:
-    """Context that replaces an OSError by one which says that `who` cannot listen at `address`, and
-    names the configuration key.
-    """
-    try:
-        yield
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise OSError(error.errno, f"{who} cannot listen at {address} ({key}): {reason}") from error
-
-
-def tell_ignored(number: signal.Signals) -> None:
-    """Log that a signal was ignored, since its sender expects something else."""
-    log.warning(
-        "ignoring a signal: a changed configuration is read at the next start",
-        extra={"signal": number.name},
-    )
 
 
 def freeze_what_stands() -> None:
@@ -253,9 +240,9 @@ def freeze_what_stands() -> None:
     gc.freeze()
 
 
-def open_cache(config: Config) -> BlockCache:
-    """The block cache over its arena: a file with the first listener's port in its name, or
-    anonymous memory. Raises ArenaError.
+def open_cache(config: Config, owner: int) -> BlockCache:
+    """The block cache over its arena: a file with the first listener's port in its name, or with
+    the process id `owner` where the port is 0, or anonymous memory. Raises ArenaError.
     """
     wanted = config.cache
     if wanted.mode != "serve":
@@ -263,7 +250,7 @@ def open_cache(config: Config) -> BlockCache:
         return BlockCache(wanted.size_bytes if observes else SMALLEST_ARENA_BYTES, observe=observes)
     if not wanted.directory:
         return BlockCache(wanted.size_bytes)
-    name = f"forebay-{config.listeners[0].listen.port or os.getpid()}.arena"
+    name = f"forebay-{config.listeners[0].listen.port or owner}.arena"
     return BlockCache(wanted.size_bytes, Path(wanted.directory) / name)
 
 
@@ -312,14 +299,6 @@ def choose_own(listeners: Sequence[AnyListener]) -> AnyListener:
     return next(
         (one for one in listeners if one.config.upstream_credentials is not None), listeners[0]
     )
-
-
-def raise_file_limit() -> None:
-    """Raise the soft limit on open files to the hard one, since each client takes two sockets."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def find_version() -> str:

@@ -1,5 +1,5 @@
 """The command line: `forebay serve`, `forebay config check`, `forebay arena inspect`, `forebay
-audit`.
+audit`; and `forebay worker`, which only the supervisor starts.
 
 Owns arguments, help, exit codes and the start order: configuration, log, event loop. Must not know
 configuration keys without a flag. Imports the modules of a command only when the command is given,
@@ -16,7 +16,7 @@ import importlib.metadata
 import logging
 import os
 import sys
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,11 @@ from proxy.admin import log
 from proxy.admin.log_queue import LogQueue
 from proxy.config.keys import KeyPath
 from proxy.config.load import Loaded, Setting, describe, load
+from proxy.config.model import Config
 from proxy.config.yaml_file import ConfigError
+from proxy.supervisor.handover import NoHandover, read_handover
 
+_logger = logging.getLogger(__name__)
 OK, FAILED, USAGE = 0, 1, 2
 AUDIT = "spark_audit.__main__"
 _FLAGS: tuple[tuple[str, str, KeyPath, str], ...] = (
@@ -106,6 +109,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"forebay {_version()}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_serve(commands)
+    _add_worker(commands)
     config = commands.add_parser("config", help="look at a configuration without starting")
     _add_check(config.add_subparsers(metavar="COMMAND", required=True))
     arena = commands.add_parser("arena", help="look into a cache's memory")
@@ -128,6 +132,13 @@ def _add_serve(commands: Any) -> None:
     for flag, metavar, path, text in _FLAGS:
         serve.add_argument(flag, metavar=metavar, dest=_destination(path), help=text)
     serve.set_defaults(command=run_serve)
+
+
+def _add_worker(commands: Any) -> None:
+    """Without `help` a command is in no list: the supervisor alone starts workers."""
+    worker = commands.add_parser("worker", description="Started by `forebay serve`, never by hand.")
+    worker.add_argument("handover", type=int, metavar="DESCRIPTOR")
+    worker.set_defaults(command=run_worker)
 
 
 def _add_check(commands: Any) -> None:
@@ -160,36 +171,59 @@ def _add_inspect(commands: Any) -> None:
 
 
 def run_serve(options: argparse.Namespace) -> int:
-    """`forebay serve`: load the configuration, start the log, then run the proxy until a signal.
-    Returns the exit code.
+    """`forebay serve`: load the configuration, start the log, then supervise a worker until a
+    signal. Returns the exit code.
     """
     loaded = _load(options.config, os.environ, _settings(options))
     if loaded is None:
         return USAGE
-    wanted = loaded.config.log
-    with contextlib.closing(
-        log.configure(wanted.level, wanted.format, wanted.queue_lines)
-    ) as own_log:
-        return _serve(loaded, own_log)
+    with contextlib.closing(_open_log(loaded.config)):
+        for choice in loaded.choices:
+            _logger.info(choice)
+        for warning in loaded.warnings:
+            _logger.warning(warning)
+        supervisor = importlib.import_module("proxy.supervisor.run")
+        serving = supervisor.serve(loaded.config, find_worker_command(), _version())
+        return _guard(lambda: asyncio.run(serving))
 
 
-def _serve(loaded: Loaded, own_log: LogQueue) -> int:
-    logger = logging.getLogger(__name__)
-    for choice in loaded.choices:
-        logger.info(choice)
-    for warning in loaded.warnings:
-        logger.warning(warning)
-    app = importlib.import_module("proxy.app")
+def run_worker(options: argparse.Namespace) -> int:
+    """`forebay worker`: carry clients' bytes, as the supervisor's child. Returns the exit code."""
     try:
-        return _run(app.serve(loaded.config, own_log))
+        handover = read_handover(options.handover)
+    except NoHandover as refusal:
+        print(f"forebay worker: {refusal}; start `forebay serve` instead", file=sys.stderr)
+        return USAGE
+    with contextlib.closing(_open_log(handover.config)) as own_log:
+        app = importlib.import_module("proxy.app")
+        uvloop = importlib.import_module("uvloop")
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return _guard(lambda: runner.run(app.serve(handover, own_log)))
+
+
+def find_worker_command() -> list[str]:
+    """The command that starts a worker: this interpreter with the options and the program that it
+    was started with, so that both processes import the same code.
+    """
+    program = sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv) + 1]
+    return [sys.executable, *program, "worker"]
+
+
+def _open_log(config: Config) -> LogQueue:
+    return log.configure(config.log.level, config.log.format, config.log.queue_lines)
+
+
+def _guard(run: Callable[[], int]) -> int:
+    """The exit code of `run`. Failures are logged and are FAILED."""
+    try:
+        return run()
     except KeyboardInterrupt:
         return FAILED
     except OSError as error:
-        logger.error("stopped: %s", error)
-        return FAILED
+        _logger.error("stopped: %s", error)
     except Exception:
-        logger.exception("stopped by an error that should not happen")
-        return FAILED
+        _logger.exception("stopped by an error that should not happen")
+    return FAILED
 
 
 def run_check(options: argparse.Namespace) -> int:
@@ -234,13 +268,6 @@ def run_audit(arguments: Sequence[str]) -> int:
             file=sys.stderr,
         )
         return USAGE
-
-
-def _run(serve: Coroutine[Any, Any, int]) -> int:
-    import uvloop
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(serve)
 
 
 def _load(path: Path | None, environ: Mapping[str, str], flags: Sequence[Setting]) -> Loaded | None:

@@ -14,10 +14,23 @@ STAT_UTIME = 11
 """Index of utime in /proc/PID/stat behind the command's closing bracket (proc(5))."""
 
 
+def list_tree(pid: int) -> list[int]:
+    """A process and its descendants: a Forebay is a supervisor and its worker."""
+    children = Path("/proc", str(pid), "task", str(pid), "children").read_text().split()
+    return [pid, *(one for child in children for one in list_tree(int(child)))]
+
+
 def read_cpu_ns(pid: int) -> dict[int, int]:
-    """User and system time of each thread of a process since its start. Empty for pid 0: nobody."""
+    """User and system time of each thread of a process tree since its start. Empty for pid 0: nobody."""
     if not pid:
         return {}
+    threads: dict[int, int] = {}
+    for one in list_tree(pid):
+        threads |= _read_threads(one)
+    return threads
+
+
+def _read_threads(pid: int) -> dict[int, int]:
     root = Path("/proc", str(pid))
     threads = {}
     for thread in (root / "task").iterdir():
@@ -27,7 +40,7 @@ def read_cpu_ns(pid: int) -> dict[int, int]:
             continue
         except FileNotFoundError:
             if thread.exists():
-                return {0: _read_ticks(root)}
+                return {pid: _read_ticks(root)}
     return threads
 
 
@@ -42,7 +55,11 @@ def _read_ticks(root: Path) -> int:
 
 
 def read_rss_bytes(pid: int) -> int:
-    """Resident memory without pages of shared files: what a connection costs is not the arena."""
+    """Resident memory of a process tree without pages of shared files: what a connection costs is not the arena."""
+    return sum(map(_read_rss_bytes, list_tree(pid)))
+
+
+def _read_rss_bytes(pid: int) -> int:
     for line in Path("/proc", str(pid), "status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024

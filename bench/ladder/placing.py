@@ -11,6 +11,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench.ladder.cpu import list_tree
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -41,6 +43,7 @@ def put(place: str, pids: Iterable[int]) -> None:
         return
     clients, proxies = planned
     for pid in filter(None, pids):
-        for thread in Path("/proc", str(pid), "task").iterdir():
-            os.sched_setaffinity(int(thread.name), {proxies})
+        for one in list_tree(pid):
+            for thread in Path("/proc", str(one), "task").iterdir():
+                os.sched_setaffinity(int(thread.name), {proxies})
     os.sched_setaffinity(0, {clients})

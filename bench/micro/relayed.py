@@ -27,6 +27,7 @@ from protocol import fetch
 from protocol.fetch_build import FetchAnswer, build_request, build_response
 from proxy import app
 from proxy.config.load import load
+from proxy.sockets import bind
 from tests.kit.played import ISOLATED, OFF, TOPIC_ID
 
 if TYPE_CHECKING:
@@ -121,7 +122,8 @@ async def measure(name: str, settings: dict[str, Any], options: argparse.Namespa
             json.dumps({"listeners": [listener], "admin": {"listen": f"{HOST}:0"}, **settings})
         )
         forebay = app.Forebay(load(path, {}).config)
-        await forebay.listeners[0].start()
+        listener_config = forebay.config.listeners[0]
+        await forebay.listeners[0].start(bind(listener_config.listen))
         bound = forebay.listeners[0].bound
         assert bound is not None
         line = await asyncio.to_thread(Line, f"{bound.host}:{bound.port}")

@@ -16,14 +16,15 @@ import hmac
 import json
 import logging
 import re
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import NamedTuple
 
 from proxy.config.units import Address
+from proxy.sockets import BACKLOG, find_address
 
 MAX_HEAD_BYTES = 8192
-BACKLOG = 64
 PROBES = ("/livez", "/readyz", "/healthz")
 RESERVED = 8
 """Connections beyond the limit, each for a single request to PROBES. At RESERVED of them the oldest
@@ -75,16 +76,9 @@ def json_answer(value: object) -> HttpResponse:
     )
 
 
-def build_routes(
-    metrics: Callable[[], bytes],
-    readiness: Callable[[], tuple[bool, Sequence[str]]],
-    config: Callable[[], object],
-    cache: Callable[[], object],
-    throttle: Callable[[], object],
-    isolation: Callable[[], object],
-) -> dict[str, Handler]:
-    """The routes of Forebay: path to handler. `readiness` returns whether clients should connect,
-    and the reasons if not. The other functions return the content of their path.
+def build_probes(readiness: Callable[[], tuple[bool, Sequence[str]]]) -> dict[str, Handler]:
+    """The routes of PROBES: path to handler. `readiness` returns whether clients should connect,
+    and the reasons if not.
     """
 
     def answer_alive() -> HttpResponse:
@@ -97,11 +91,23 @@ def build_routes(
         text = "".join(f"not ready: {reason}\n" for reason in reasons or ("starting",))
         return HttpResponse(text.encode(), status=HTTPStatus.SERVICE_UNAVAILABLE)
 
+    return {"/healthz": answer_alive, "/livez": answer_alive, "/readyz": answer_ready}
+
+
+def build_routes(
+    metrics: Callable[[], bytes],
+    readiness: Callable[[], tuple[bool, Sequence[str]]],
+    config: Callable[[], object],
+    cache: Callable[[], object],
+    throttle: Callable[[], object],
+    isolation: Callable[[], object],
+) -> dict[str, Handler]:
+    """The routes of Forebay: path to handler. `readiness` is that of `build_probes`. The other
+    functions return the content of their path.
+    """
     return {
+        **build_probes(readiness),
         "/metrics": lambda: HttpResponse(metrics(), PROMETHEUS_TEXT),
-        "/healthz": answer_alive,
-        "/livez": answer_alive,
-        "/readyz": answer_ready,
         "/config": lambda: json_answer(config()),
         "/cache": lambda: json_answer(cache()),
         "/throttle": lambda: json_answer(throttle()),
@@ -136,25 +142,26 @@ def scan_head(head: bytes) -> HttpRequest:
 
 
 class AdminServer:
-    """Serves `routes` (path to handler) on an address. Call start() once, then close() once.
+    """Serves `routes` (path to handler) on listening sockets. Call start(), then close().
     `token`: all paths but PROBES need this bearer token (RFC 6750); None: no path does.
+    `keeps_alive` False: each connection is closed after its first response.
     """
 
     def __init__(
         self,
-        listen: Address,
         routes: Mapping[str, Handler],
         *,
         max_connections: int = 32,
         request_timeout_s: float = 10.0,
         token: str | None = None,
+        keeps_alive: bool = True,
     ) -> None:
-        self._listen = listen
         self._routes = dict(routes)
         self._max_connections = max_connections
         self._request_timeout_s = request_timeout_s
         self._token = None if token is None else token.encode()
-        self._server: asyncio.Server | None = None
+        self._keeps_alive = keeps_alive
+        self._servers: list[asyncio.Server] = []
         self._connections: dict[asyncio.Task[None], None] = {}
         self._reserved: dict[asyncio.Task[None], None] = {}
 
@@ -163,28 +170,37 @@ class AdminServer:
         """Number of open connections, reserved ones included."""
         return len(self._connections) + len(self._reserved)
 
-    async def start(self) -> Address:
-        """Listen. Returns the bound address, which differs from the configured one if its port is
-        0. Raises OSError if it cannot be bound.
-        """
-        host, port = self._listen
+    async def start(self, sockets: Sequence[socket.socket]) -> Address:
+        """Accept from `sockets`, which listen, and own them. Returns the address of the first."""
         limit = MAX_HEAD_BYTES - len(_END_OF_HEAD)
-        self._server = await asyncio.start_server(
-            self._serve, host or None, port, limit=limit, backlog=BACKLOG
-        )
-        return Address(*self._server.sockets[0].getsockname()[:2])
+        address = find_address(sockets)
+        for one in sockets:
+            self._servers.append(
+                await asyncio.start_server(self._serve, sock=one, limit=limit, backlog=BACKLOG)
+            )
+        return address
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether connections are accepted."""
+        return bool(self._servers)
+
+    def stop_accepting(self) -> None:
+        """Close the sockets. Connections that are open end by themselves."""
+        for server in self._servers:
+            server.close()
+        self._servers = []
 
     async def close(self) -> None:
-        """Stop listening and end all connections."""
-        if self._server is None:
-            return
-        self._server.close()
+        """Stop accepting and end all connections."""
+        servers = list(self._servers)
+        self.stop_accepting()
         held = [*self._connections, *self._reserved]
         for task in held:
             task.cancel()
         await asyncio.gather(*held, return_exceptions=True)
-        await self._server.wait_closed()
-        self._server = None
+        for server in servers:
+            await server.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -220,7 +236,9 @@ class AdminServer:
             if is_full and request.path not in PROBES:
                 raise BadRequest(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections")
             answer, allow = self._answer(request)
-            request = request._replace(keeps_alive=request.keeps_alive and not is_full)
+            request = request._replace(
+                keeps_alive=request.keeps_alive and self._keeps_alive and not is_full
+            )
         except BadRequest as refusal:
             answer, allow = HttpResponse(f"{refusal}\n".encode(), status=refusal.status), False
             request = HttpRequest("GET", "", keeps_alive=False)

@@ -18,7 +18,7 @@ from proxy.replica_fetcher.topic_metadata import TOPICS_LIMIT
 from proxy.replica_fetcher.verifier import QUEUE_SAMPLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from proxy.accounting.counters import Traffic
     from proxy.admin.http import AdminServer
@@ -62,6 +62,8 @@ class Process(Protocol):
     def own_log(self) -> LogQueue | None: ...
     @property
     def readiness(self) -> ReadinessCheck: ...
+    @property
+    def restarts(self) -> Mapping[str, int]: ...
 
 
 def collect(process: Process) -> Iterator[Sample]:
@@ -70,6 +72,9 @@ def collect(process: Process) -> Iterator[Sample]:
     broker.pipeline_counts.settle(broker.counters)
     yield Sample("forebay_build_info", (broker.version, COMMIT_UNKNOWN), 1)
     yield Sample("forebay_ready", (), int(process.readiness.check()[0]))
+    yield Sample("forebay_fallback", (), 0)
+    for reason, count in process.restarts.items():
+        yield Sample("forebay_worker_restarts_total", (reason,), count)
     yield from _fetches(broker)
     yield from _cache(broker)
     yield from _replica_fetcher(broker)

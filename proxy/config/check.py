@@ -22,7 +22,7 @@ from proxy.config.units import MIB, Address, format_size, rough_size
 
 LARGEST_SECRET_BYTES = 64 * 1024
 OBSERVED_SHARE = 4  # an observing cache takes at most this fraction (1/4) of cache.size
-PROCESS_BYTES = 64 * MIB  # the interpreter and all modules take 48 MiB resident (CPython 3.11)
+PROCESS_BYTES = 96 * MIB  # worker and supervisor take 48 and 27 MiB of their own (CPython 3.11)
 _FILES_BESIDE_CONNECTIONS = 64  # open files that are not client or broker connections
 _MEMORY_BACKED = ("tmpfs", "ramfs", "hugetlbfs")
 

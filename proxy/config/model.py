@@ -381,6 +381,45 @@ class AccessLogConfig(Section):
     )
 
 
+class SupervisorConfig(Section):
+    """The process that starts the worker, replaces it, and pipes clients to the broker without it."""
+
+    heartbeat_timeout_s: Duration = Field(
+        default=3.0,
+        ge=0.5,
+        le=300.0,
+        description="Silence of the worker's heartbeat after which it is killed and replaced.",
+    )
+    start_timeout_s: Duration = Field(
+        default=60.0,
+        ge=1.0,
+        le=3600.0,
+        description="Time from the start of a worker to its first heartbeat, which comes before the "
+        "cache is allocated.",
+    )
+    crash_limit: Count = Field(
+        default=3,
+        ge=1,
+        le=1000,
+        description="Workers in a row that end within `crashWindow` of their start. At the limit the "
+        "supervisor pipes clients to the broker until a worker runs. TLS that ends at Forebay cannot "
+        "be piped: such listeners close their connections.",
+    )
+    crash_window_s: Duration = Field(
+        default=60.0,
+        ge=1.0,
+        le=86400.0,
+        description="Life of a worker below which its end counts toward `crashLimit`.",
+    )
+    pipe_max_age_s: Duration = Field(
+        default=60.0,
+        ge=0.0,
+        le=86400.0,
+        description="Time within which pipes are closed once a worker runs again, spread evenly, so "
+        "that their clients come back to the cache.",
+    )
+
+
 class Shutdown(Section):
     """Shutdown on SIGTERM."""
 
@@ -426,6 +465,9 @@ class Config(Section):
     admin: Admin = Field(default_factory=Admin, description="HTTP for operators.")
     access_log: AccessLogConfig = Field(
         default_factory=AccessLogConfig, description="Log of every Fetch."
+    )
+    supervisor: SupervisorConfig = Field(
+        default_factory=SupervisorConfig, description="The process that starts the worker."
     )
     shutdown: Shutdown = Field(default_factory=Shutdown, description="Shutdown.")
     log: Log = Field(default_factory=Log, description="Forebay's own log.")

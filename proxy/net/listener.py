@@ -1,35 +1,31 @@
 """Listener: a client-facing socket and the one broker behind it. [socket]
 
 Owns accepting, TLS on both sides and the list of client connections. Must not know the clients'
-requests. Invariants: a connection above `limits.maxConnections` is closed at once and counted;
-after `stop` nothing is accepted.
+requests, nor who has bound the socket (proxy/sockets.py). Invariants: a connection above
+`limits.maxConnections` is closed at once and counted; after `stop` nothing is accepted.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import ssl
-import sys
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 
 from proxy.net.broker_connection import Dial
 from proxy.net.client_connection import ClientConnection
 from proxy.net.services import Kept, Services
 from proxy.net.tls_handshakes import TlsServer
+from proxy.sockets import BACKLOG, find_address
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import socket
+    from collections.abc import Callable, Sequence
 
     from proxy.config.model import Limits, ListenerConfig, UpstreamTls
     from proxy.config.units import Address
 
 log = logging.getLogger("forebay.listener")
-
-BACKLOG = 1024
-PROBES = 10
-"""Number of keepalive probes within `limits.idleTimeout`."""
 
 
 class Listener(Generic[Services, Kept]):
@@ -64,7 +60,7 @@ class Listener(Generic[Services, Kept]):
         """
         self.bound: Address | None = None
         """The address that clients connect to; None before `start`."""
-        self._server: asyncio.Server | TlsServer | None = None
+        self._servers: list[asyncio.Server | TlsServer] = []
         self._accepted = 0
         self._stopping = False
         self.drained = asyncio.Event()
@@ -73,25 +69,23 @@ class Listener(Generic[Services, Kept]):
     @property
     def is_bound(self) -> bool:
         """Whether clients can connect."""
-        return self._server is not None and self._server.is_serving()
+        return bool(self._servers) and all(one.is_serving() for one in self._servers)
 
-    async def start(self) -> None:
-        """Listen. Raises OSError if the address cannot be bound, or a file of `tls` cannot be
+    async def start(self, sockets: Sequence[socket.socket]) -> None:
+        """Accept clients from `sockets`, which listen. Raises OSError if a file of `tls` cannot be
         loaded.
         """
         loop = asyncio.get_running_loop()
-        host, port = self.config.listen
         context = build_server_context(self.config)
         if context is None:
-            self._server = await loop.create_server(
-                self._accept, host or None, port, backlog=BACKLOG
-            )
+            self._servers += [
+                await loop.create_server(self._accept, sock=one, backlog=BACKLOG) for one in sockets
+            ]
         else:
-            self._server = TlsServer(self.broker.handshakes, context, self._accept_tls, BACKLOG)
-            await self._server.start(host or None, port)
-        for one in self._server.sockets:
-            end_vanished(one.fileno(), self.broker.config.limits.idle_timeout_s)
-        self.bound = type(self.config.listen)(*self._server.sockets[0].getsockname()[:2])
+            server = TlsServer(self.broker.handshakes, context, self._accept_tls)
+            server.start(sockets)
+            self._servers.append(server)
+        self.bound = find_address(sockets)
         log.info(
             "listener %s: clients at %s, broker at %s",
             self.name,
@@ -154,8 +148,8 @@ class Listener(Generic[Services, Kept]):
         """Stop accepting, and let every client finish. `drained` is set when the last connection is
         closed.
         """
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         self._stopping = True
         for link in list(self.links):
             link.finish()
@@ -169,27 +163,6 @@ class Listener(Generic[Services, Kept]):
 
 AnyListener: TypeAlias = "Listener[Any, Any]"
 """A listener where its own part alone is used."""
-
-
-def end_vanished(fd: int, timeout_s: float) -> None:
-    """Have the kernel end connections accepted from the listening socket `fd` if their peer has not
-    answered for `timeout_s` seconds. Keepalive probes cover idle connections, TCP_USER_TIMEOUT
-    those with unacknowledged data. Linux copies both settings to accepted sockets. The time also
-    ends a live peer that does not read (tcp_probe_timer), so it must not be short.
-    """
-    listening = socket.socket(fileno=fd)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if sys.platform == "linux":
-            probe_s = max(1, round(timeout_s / PROBES))
-            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, probe_s)
-            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, probe_s)
-            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)
-            listening.setsockopt(
-                socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(timeout_s * 1000)
-            )
-    finally:
-        listening.detach()
 
 
 def build_dial(config: ListenerConfig, address: Address, limits: Limits) -> Dial:

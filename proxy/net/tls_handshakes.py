@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
+    import socket
     import ssl
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from proxy.accounting.counters import ClientCounts
 
@@ -127,32 +127,18 @@ class TlsServer:
         handshakes: Handshakes,
         context: ssl.SSLContext,
         made: Callable[[asyncio.Transport], None],
-        backlog: int,
     ) -> None:
         self._handshakes = handshakes
         self._context = context
         self._made = made
-        self._backlog = backlog
-        self.sockets: list[socket.socket] = []
+        self._sockets: Sequence[socket.socket] = ()
         self._accepting: list[asyncio.Task[None]] = []
 
-    async def start(self, host: str | None, port: int) -> None:
-        """Listen on all addresses of `host`; None: on all interfaces. Raises OSError if an address
-        cannot be bound.
-        """
+    def start(self, sockets: Sequence[socket.socket]) -> None:
+        """Accept from `sockets`, which listen and do not block."""
         loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        try:
-            for family, _, _, _, address in dict.fromkeys(found):
-                self.sockets.append(
-                    socket.create_server(address[:2], family=family, backlog=self._backlog)
-                )
-        except OSError:
-            self.close()
-            raise
-        for one in self.sockets:
-            one.setblocking(False)
-            self._accepting.append(loop.create_task(self._accept(one)))
+        self._sockets = sockets
+        self._accepting = [loop.create_task(self._accept(one)) for one in sockets]
 
     def is_serving(self) -> bool:
         """Whether clients can connect."""
@@ -174,5 +160,5 @@ class TlsServer:
         for task in self._accepting:
             task.cancel()
         self._accepting = []
-        for one in self.sockets:
+        for one in self._sockets:
             one.close()

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import shutil
 import signal
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from tests.chaos.wire import Wire
@@ -21,6 +20,7 @@ from tests.kit.broker.settings import HOST, Listener
 from tests.kit.sidecar import Sidecar, SidecarFailed
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from types import TracebackType
 
 NODES = 3
@@ -136,7 +136,7 @@ class Sidecars:
                 )
 
     def restart_forebay(self, node: int) -> None:
-        """As `kill -9` and a supervisor do. Not ready in time is no failure: its broker may be away."""
+        """As `kill -9` of supervisor and worker. Not ready in time is no failure: its broker may be away."""
         self.sidecars[node].stop(signal.SIGKILL)
         try:
             self.sidecars[node].start(RESTART_TIMEOUT_S)
@@ -146,4 +146,4 @@ class Sidecars:
 
     def descriptors(self, node: int) -> int:
         """How many file descriptors a Forebay has open."""
-        return sum(1 for _ in Path(f"/proc/{self.sidecars[node].pid}/fd").iterdir())
+        return self.sidecars[node].descriptors

@@ -8,6 +8,7 @@ acknowledged records are never the victims; processes are started by the lanes' 
 from __future__ import annotations
 
 import random
+import signal
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -67,6 +68,8 @@ class Faults:
         )
         link_faults = (
             self.kill_forebay,
+            self.kill_worker,
+            self.hang_worker,
             self.cut_front,
             self.cut_back,
             self.stall_wire,
@@ -153,6 +156,18 @@ class Faults:
         node = rng.choice(self._sidecars.nodes)
         self._sidecars.restart_forebay(node)
         return f"Forebay {node}"
+
+    def kill_worker(self, rng: random.Random) -> str:
+        """Its supervisor starts another one on the same sockets."""
+        node = rng.choice(self._sidecars.nodes)
+        self._sidecars.sidecars[node].signal_worker(signal.SIGKILL)
+        return f"worker of Forebay {node}"
+
+    def hang_worker(self, rng: random.Random) -> str:
+        """Until its supervisor kills it for its silence."""
+        node = rng.choice(self._sidecars.nodes)
+        self._sidecars.sidecars[node].signal_worker(signal.SIGSTOP)
+        return f"worker of Forebay {node}"
 
     def cut_front(self, rng: random.Random) -> str:
         """Clients from Forebay."""

@@ -41,7 +41,7 @@ WRITTEN = (PLAIN, TXN, BULK)
 TOPICS = (*WRITTEN, SINK)
 PATIENCE_S = 180.0
 LEAST_KINDS = 5
-"""Of the ten kinds of faults of processes and wires: a slow machine does not come to all of them."""
+"""Of the twelve kinds of faults of processes and wires: a slow machine does not come to all of them."""
 CHANGES = (
     "recreate_topic",
     "delete_records",

@@ -54,8 +54,17 @@ def wait_until(holds: Callable[[], bool], what: str) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("host", [HOST, OTHER_HOST], ids=["same address", "same port elsewhere"])
-def test_a_second_forebay_does_not_take_the_arena_of_the_first(pair: Pair, host: str) -> None:
+@pytest.mark.parametrize(
+    ("host", "reason"),
+    [
+        (HOST, r"stopped: .*listener default cannot listen at .*: Address already in use"),
+        (OTHER_HOST, "cannot start: .* is in use by another process"),
+    ],
+    ids=["same address", "same port elsewhere"],
+)
+def test_a_second_forebay_takes_neither_port_nor_arena_of_the_first(
+    pair: Pair, host: str, reason: str
+) -> None:
     """It says so and ends with 1; the first goes on serving from the same memory."""
     topic = create_topic(pair.direct)
     batch = read_batch(pair)
@@ -64,10 +73,9 @@ def test_a_second_forebay_does_not_take_the_arena_of_the_first(pair: Pair, host:
     with Raw(pair.through) as connection, Raw(pair.through) as writer:
         warm_up(pair.sidecar, connection, topic)
         connection.send(build_fetch(topic, 0, 20_000))
-        with pytest.raises(SidecarFailed, match="is in use by another process") as refused:
+        with pytest.raises(SidecarFailed, match=reason) as refused:
             Sidecar([{"listen": f"{host}:{port}", "upstream": upstream}]).__enter__()
         assert refused.value.exit_code == 1
-        assert "cannot start" in str(refused.value)
         assert "Traceback" not in str(refused.value)
         assert Path(f"/dev/shm/forebay-{port}.arena").exists(), (
             "the first one's file is still there"
@@ -86,13 +94,23 @@ def test_an_arena_left_by_a_killed_process_is_taken_over(pair: Pair) -> None:
     with lease_port() as lease:
         entry = {"listen": f"{HOST}:{lease.port}", "upstream": upstream}
         with Sidecar([entry]) as killed:
-            os.kill(killed.pid, signal.SIGKILL)
-            assert killed.stop() == -signal.SIGKILL
+            assert killed.stop(signal.SIGKILL) == -signal.SIGKILL
             arena = Path(f"/dev/shm/forebay-{lease.port}.arena")
             assert arena.exists()
             with Sidecar([entry]) as again, Raw(again.bootstrap) as client:
                 assert client.call(build_metadata())
             assert not arena.exists(), "who stops in order leaves nothing behind"
+
+
+def test_a_worker_without_its_supervisor_ends_in_order(pair: Pair) -> None:
+    """Another supervisor finds port and arena free."""
+    upstream = "{}:{}".format(*pair.broker.address("CLIENT"))
+    with lease_port() as lease:
+        arena = Path(f"/dev/shm/forebay-{lease.port}.arena")
+        with Sidecar([{"listen": f"{HOST}:{lease.port}", "upstream": upstream}]) as orphaning:
+            os.kill(orphaning.pid, signal.SIGKILL)
+            orphaning.wait_for_log("the supervisor is gone: stopping")
+            wait_until(lambda: not arena.exists(), "its arena is gone")
 
 
 def test_forebay_ends_with_the_test_that_started_it(pair: Pair) -> None:

@@ -1,15 +1,17 @@
 """A real `forebay serve` in front of a real broker, for tests, demo and bench.
 
-Owns the process, its configuration file, its ports and what an operator would read from it: metrics,
-readiness, access log. It must not know Kafka beyond addresses. Invariant: the process is told to end (SIGTERM,
-so that its arena goes too) when the thread that started it ends, however that happens.
+Owns supervisor and worker (one process group), their configuration file, ports and what an operator would read from
+them: metrics, readiness, access log. It must not know Kafka beyond addresses. Invariant: the supervisor is told to end
+(SIGTERM, so that the arena goes too) when the thread that started it ends, however that happens.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -90,20 +92,35 @@ class Sidecar:
 
     @property
     def pid(self) -> int:
-        """Of the running process."""
+        """Of the running supervisor, which leads the process group and takes signals."""
         assert self._process is not None
         return self._process.pid
 
     @property
+    def worker_pid(self) -> int:
+        """Of the worker, which carries clients' bytes; the supervisor's own where it has no child: a build without one.
+        LookupError where the worker is being replaced.
+        """
+        found = find_worker(self.pid)
+        return self.pid if found is None else found
+
+    @property
     def resident_bytes(self) -> int:
-        """Private memory of the process: the arena is shared, and counted as its own."""
-        fields = Path(f"/proc/{self.pid}/statm").read_text().split()
+        """Private memory of the worker: the arena is shared, and counted as its own."""
+        fields = Path(f"/proc/{self.worker_pid}/statm").read_text().split()
         return (int(fields[1]) - int(fields[2])) * 4096
 
     @property
     def descriptors(self) -> int:
-        """How many file descriptors the process has open."""
-        return sum(1 for _ in Path(f"/proc/{self.pid}/fd").iterdir())
+        """How many file descriptors the worker has open."""
+        return sum(1 for _ in Path(f"/proc/{self.worker_pid}/fd").iterdir())
+
+    def signal_worker(self, number: int) -> None:
+        """To the worker alone; nothing where it is being replaced just now."""
+        worker = find_worker(self.pid)
+        if worker is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker, number)
 
     def log_tail(self, size_bytes: int = 6000) -> str:
         """The end of Forebay's own log."""
@@ -134,6 +151,7 @@ class Sidecar:
                 stderr=log,
                 env={**os.environ, "PYTHONPATH": path},
                 preexec_fn=end_with_parent,
+                process_group=0,
             )
         deadline = time.monotonic() + timeout_s
         while not self.is_ready():
@@ -179,16 +197,17 @@ class Sidecar:
         return self.metrics().get(("forebay_client_to_proxy_request_total", "Fetch"), 0)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
-        """Stop it; the exit code. A second call does nothing."""
+        """Stop it; the exit code. SIGKILL ends both processes, whatever they do. A second call does nothing."""
         if self._process is None:
             return 0
         process, self._process = self._process, None
+        if number == signal.SIGKILL:
+            return kill_group(process)
         process.send_signal(number)
         try:
             return process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            kill_group(process)
             raise
 
     def access_lines(self) -> list[dict[str, Any]]:
@@ -219,6 +238,35 @@ class Sidecar:
         for lease in self._leases:
             lease.release()
         shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def find_worker(supervisor: int) -> int | None:
+    """The process id of a supervisor's worker; None where there is none at this moment. A child before its exec is none
+    yet: its parent waits for it (vfork), and whoever stops it stops both.
+    """
+    for child in Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split():
+        with contextlib.suppress(OSError):
+            if b"worker" in Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0"):
+                return int(child)
+    return None
+
+
+def kill_group(process: subprocess.Popen[bytes]) -> int:
+    """SIGKILL to a supervisor that leads its group, and to its worker; the supervisor's exit code, once both are gone:
+    an orphaned worker would hold the arena a little longer.
+    """
+    with contextlib.ExitStack() as stack:
+        gone = select.poll()
+        with contextlib.suppress(OSError):
+            worker = find_worker(process.pid)
+            if worker is not None:
+                fd = os.pidfd_open(worker)
+                stack.callback(os.close, fd)
+                gone.register(fd, select.POLLIN)
+                stack.callback(gone.poll, 1000 * STOP_TIMEOUT_S)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        return process.wait()
 
 
 class ProxiedBroker:

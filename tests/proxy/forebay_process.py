@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -19,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.kit.broker.ports import lease_port
 from tests.kit.broker.process import die_with_parent
 from tests.kit.broker.settings import HOST
+from tests.kit.sidecar import find_worker, kill_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,15 +46,16 @@ class Alone:
         command = [sys.executable, "-m", "proxy", "serve", "--cache-size", "16MiB", *flags]
         for name, number in places.items():
             command += [f"--{name}", f"{HOST}:{number}"]
-        self.process = subprocess.Popen(command, stderr=stderr, preexec_fn=die_with_parent)
+        self.process = subprocess.Popen(
+            command, stderr=stderr, preexec_fn=die_with_parent, process_group=0
+        )
 
     def __enter__(self) -> Self:
-        wait_until(self.is_alive)
+        wait_until(self.is_started)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.process.kill()
-        self.process.wait()
+        kill_group(self.process)
         self.arena.unlink(missing_ok=True)
         for lease in self._leases:
             lease.release()
@@ -73,6 +76,21 @@ class Alone:
         with contextlib.suppress(OSError):
             return self.ask("/livez") == "alive\n"
         return False
+
+    def is_started(self) -> bool:
+        """Whether a worker answers: its broker is not reachable."""
+        try:
+            self.ask("/readyz")
+        except urllib.error.HTTPError as refusal:
+            return b"the broker at" in refusal.read()
+        except OSError:
+            return False
+        return True
+
+    @property
+    def worker_pid(self) -> int | None:
+        """None while the supervisor has no child."""
+        return find_worker(self.process.pid)
 
     def metric(self, name: str) -> float:
         families = text_string_to_metric_families(self.ask("/metrics"))

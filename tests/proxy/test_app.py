@@ -1,10 +1,13 @@
 """The composition root: it touches the arena before requests need it, and eases the collector."""
 
 import asyncio
+import contextlib
 import gc
-import socket
+import io
+import os
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -12,8 +15,13 @@ import pytest
 from blockcache.cache import BlockCache
 from metrics.log_files import LogFiles
 from proxy import app
+from proxy.admin.log_queue import LogQueue
 from proxy.config.load import Setting, load
+from proxy.config.model import Config
+from proxy.sockets import bind_all
+from proxy.supervisor.handover import Handover
 from tests.kit.broker.settings import HOST
+from tests.proxy.event_loop import PATIENCE_S, until
 from tests.proxy.followed_partition import known
 
 
@@ -74,23 +82,6 @@ def test_clock_advances_within_a_callback() -> None:
     assert app.read_clock_s() >= before + 0.002
 
 
-@pytest.mark.parametrize(
-    ("place", "says"),
-    [("listen", "listener clients cannot listen"), ("admin", "the admin server cannot listen")],
-)
-async def test_address_in_use_names_listener_and_key(place, says):
-    with socket.socket() as other:
-        other.bind((HOST, 0))
-        other.listen()
-        address = "{}:{}".format(*other.getsockname())
-        key = "admin.listen" if place == "admin" else "listeners[0].listen"
-        forebay = app.Forebay(build_config(**{place: address}))
-        with pytest.raises(OSError, match="in use") as refused:
-            await forebay.start()
-        await forebay.stop()
-    assert f"{says} at {address} ({key}): " in str(refused.value)
-
-
 async def test_full_disk_of_the_access_log_is_logged(monkeypatch, caplog, tmp_path):
     def fail(self: LogFiles, data: bytes) -> None:
         raise OSError(28, "No space left on device")
@@ -102,3 +93,39 @@ async def test_full_disk_of_the_access_log_is_logged(monkeypatch, caplog, tmp_pa
     (record,) = caplog.records
     assert (record.levelname, record.doing, record.directory) == ("ERROR", "writing", str(tmp_path))
     assert "No space left" in record.reason
+
+
+async def test_heart_beats_while_the_arena_is_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However large it is. Without its supervisor the worker ends."""
+    config = build_config()
+    may_go_on, opened = threading.Event(), app.open_cache
+
+    def open_slowly(config: Config, owner: int) -> BlockCache:
+        may_go_on.wait(PATIENCE_S)
+        assert owner == 4711
+        return opened(config, owner)
+
+    monkeypatch.setattr(app, "open_cache", open_slowly)
+    reader, writer = os.pipe()
+    handover = Handover(config, bind_all(config), writer, 4711, {"exit": 1})
+    serving = asyncio.create_task(app.serve(handover, LogQueue(io.BytesIO(), 10)))
+    os.set_blocking(reader, False)
+    beats = b""
+
+    def read() -> bytes:
+        nonlocal beats
+        with contextlib.suppress(BlockingIOError):
+            beats += os.read(reader, 100)
+        return beats
+
+    try:
+        await until(lambda: read().count(b"s") >= 3)
+        assert b"r" not in beats
+        may_go_on.set()
+        await until(lambda: b"r" in read())
+    finally:
+        may_go_on.set()
+        os.close(reader)
+    assert await serving == 0
+    os.close(writer)
+    gc.unfreeze()

@@ -20,15 +20,16 @@ cache: {size: 64MiB, directory: ''}
 """
 
 
-class FakeApp(ModuleType):
-    """Stands for proxy.app: keeps the configuration it is given and ends as it is told."""
+class FakeSupervisor(ModuleType):
+    """Stands for proxy.supervisor.run: keeps the configuration it is given and ends as it is told."""
 
     def __init__(self, ending: int | Exception) -> None:
-        super().__init__("proxy.app")
+        super().__init__("proxy.supervisor.run")
         self.ending = ending
         self.seen: list[Config] = []
 
-    async def serve(self, config: Config, _own_log: object) -> int:
+    async def serve(self, config: Config, command: list[str], _version: str) -> int:
+        assert command[-1] == "worker"
         self.seen.append(config)
         if isinstance(self.ending, Exception):
             raise self.ending
@@ -41,14 +42,14 @@ def clean_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.cli.log.configure", lambda *_: io.BytesIO())
 
 
-def install(monkeypatch: pytest.MonkeyPatch, ending: int | Exception = 0) -> FakeApp:
-    app = FakeApp(ending)
-    monkeypatch.setitem(sys.modules, "proxy.app", app)
-    return app
+def install(monkeypatch: pytest.MonkeyPatch, ending: int | Exception = 0) -> FakeSupervisor:
+    supervisor = FakeSupervisor(ending)
+    monkeypatch.setitem(sys.modules, "proxy.supervisor.run", supervisor)
+    return supervisor
 
 
 def test_serve_without_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    app = install(monkeypatch)
+    supervisor = install(monkeypatch)
     flags = [
         "--upstream",
         "b:9092",
@@ -60,7 +61,7 @@ def test_serve_without_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
         "127.0.0.1:0",
     ]
     assert cli.main(["serve", *flags, "--access-log", str(tmp_path)]) == cli.OK
-    (config,) = app.seen
+    (config,) = supervisor.seen
     assert config.listeners[0].upstream == Address("b", 9092)
     assert config.listeners[0].listen == Address("", 0)
     assert config.cache.size_bytes == 64 * MIB
@@ -69,19 +70,19 @@ def test_serve_without_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 
 def test_serve_with_a_file_lets_flags_win(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    app = install(monkeypatch)
+    supervisor = install(monkeypatch)
     path = tmp_path / "forebay.yaml"
     path.write_text(SMALL)
     assert cli.main(["serve", "--config", str(path), "--upstream", "other:1"]) == cli.OK
-    assert app.seen[0].listeners[0].upstream == Address("other", 1)
-    assert app.seen[0].cache.size_bytes == 64 * MIB
+    assert supervisor.seen[0].listeners[0].upstream == Address("other", 1)
+    assert supervisor.seen[0].cache.size_bytes == 64 * MIB
 
 
 @pytest.mark.parametrize(
     ("ending", "code"),
     [(0, 0), (1, 1), (OSError(98, "Address already in use"), 1), (RuntimeError("unexpected"), 1)],
 )
-def test_serve_exits_with_the_apps_code(
+def test_serve_exits_with_the_supervisors_code(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     ending: int | Exception,
@@ -95,7 +96,7 @@ def test_serve_exits_with_the_apps_code(
 def test_serve_refuses_all_at_once_and_starts_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    app = install(monkeypatch)
+    supervisor = install(monkeypatch)
     assert cli.main(["serve", "--upstream", "nowhere", "--cache-size", "some"]) == cli.USAGE
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -103,7 +104,7 @@ def test_serve_refuses_all_at_once_and_starts_nothing(
     assert "'nowhere' is not an address" in captured.err
     assert "(--cache-size)" in captured.err
     assert "listeners[0].listen: is missing" in captured.err
-    assert app.seen == []
+    assert supervisor.seen == []
 
 
 def test_the_derived_size_is_logged(

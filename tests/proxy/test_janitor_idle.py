@@ -11,7 +11,7 @@ import pytest
 import uvloop
 
 from proxy.janitor import Janitor
-from proxy.net.listener import PROBES
+from proxy.sockets import PROBES
 from tests.proxy.event_loop import PATIENCE_S, until
 from tests.proxy.net.test_client_connection import LIST_GROUPS
 from tests.proxy.produce.test_splice_request import greet, produce

@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 from proxy import app
 from proxy.config.load import load
 from proxy.fetch.access_lines import AccessLines
+from proxy.sockets import bind_all
 from tests.kit.log_lines import flatten
 from tests.proxy.counter_values import read_counters
 from tests.proxy.event_loop import PATIENCE_S, until
@@ -102,8 +103,9 @@ async def front(settings=OFF, has_log=True, tls=None, listeners=1):
         known.accounts.lines = AccessLines(
             stand_in(lines), known.cache, known.topics, known.partitions, lines.empty
         )
-    for listener in forebay.listeners:
-        await listener.start()
+    sockets = bind_all(forebay.config)
+    for listener, each in zip(forebay.listeners, sockets.listeners, strict=True):
+        await listener.start(each)
     client = socket.socket()
     client.setblocking(False)
     bound = forebay.listeners[0].bound
@@ -116,6 +118,8 @@ async def front(settings=OFF, has_log=True, tls=None, listeners=1):
         for listener in forebay.listeners:
             listener.stop()
             listener.abort()
+        for one in sockets.admin:
+            one.close()
         forebay.broker.handshakes.close()
         forebay.broker.scheduler.stop()
         for writer in broker.writers:

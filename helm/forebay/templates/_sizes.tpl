@@ -1,6 +1,6 @@
 {{/*
 How much memory and disk the sidecar's volumes take, out of `config` and `resources`.
-Invariant: the memory-backed volume, the bytes in flight and 128Mi for the process fit into the container's memory limit; otherwise
+Invariant: the memory-backed volume, the bytes in flight and 160Mi for the processes fit into the container's memory limit; otherwise
 the rendering stops, because the kernel would end the container, or the kubelet the pod with its broker, under load.
 */}}
 
@@ -41,9 +41,9 @@ the rendering stops, because the kernel would end the container, or the kubelet 
 {{- $arena = div (include "forebay.cacheBytes" . | int64) 4 }}
 {{- end }}
 {{- $flight := add (include "forebay.bytes" (dig "requestMemory" "128MiB" $limits) | int64) (include "forebay.bytes" (dig "responseMemory" "256MiB" $limits) | int64) }}
-{{- $needed := add $arena $flight 134217728 }}
+{{- $needed := add $arena $flight 167772160 }}
 {{- if gt $needed $limit }}
-{{- fail (printf "resources.memory (%s) is too little: the arena's volume %s, requests and responses in flight %s and 128Mi for the process need %s" (toString .Values.resources.memory) (include "forebay.mebibytes" $arena) (include "forebay.mebibytes" $flight) (include "forebay.mebibytes" $needed)) }}
+{{- fail (printf "resources.memory (%s) is too little: the arena's volume %s, requests and responses in flight %s and 160Mi for the processes need %s" (toString .Values.resources.memory) (include "forebay.mebibytes" $arena) (include "forebay.mebibytes" $flight) (include "forebay.mebibytes" $needed)) }}
 {{- end }}
 {{- .Values.resources.memory }}
 {{- end }}

@@ -22,6 +22,7 @@ from proxy.admin.http import (
     scan_head,
 )
 from proxy.config.units import Address
+from proxy.sockets import bind
 
 T = TypeVar("T")
 NEVER_S = 60.0
@@ -43,6 +44,9 @@ def routes_of(ready: tuple[bool, list[str]] = (True, [])) -> dict[str, Handler]:
     return {**routes, "/fail": fail, "/large": lambda: HttpResponse(b"x" * (8 << 20))}
 
 
+ANYWHERE = Address("127.0.0.1", 0)
+
+
 def run_on_uvloop(scenario: Coroutine[Any, Any, T]) -> T:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(scenario)
@@ -56,13 +60,12 @@ async def serving(
     token: str | None = None,
 ) -> AsyncIterator[Address]:
     server = AdminServer(
-        Address("127.0.0.1", 0),
         routes_of() if routes is None else routes,
         max_connections=max_connections,
         request_timeout_s=request_timeout_s,
         token=token,
     )
-    address = await server.start()
+    address = await server.start(bind(ANYWHERE))
     try:
         yield address
     finally:
@@ -264,8 +267,8 @@ def test_probes_are_answered_at_the_connection_limit() -> None:
 
 def test_the_reserve_is_bounded() -> None:
     async def run() -> int:
-        server = AdminServer(Address("127.0.0.1", 0), routes_of(), max_connections=1)
-        address = await server.start()
+        server = AdminServer(routes_of(), max_connections=1)
+        address = await server.start(bind(ANYWHERE))
         async with holding(address, 1 + 5 * RESERVED):
             assert await exchange(address, GET)
             held = server.connections
@@ -303,8 +306,8 @@ def test_all_but_probes_need_the_token(given: str, status: int) -> None:
 
 def test_close_ends_connections_and_frees_the_address() -> None:
     async def run() -> bytes:
-        server = AdminServer(Address("127.0.0.1", 0), routes_of())
-        address = await server.start()
+        server = AdminServer(routes_of())
+        address = await server.start(bind(ANYWHERE))
         reader, writer = await asyncio.open_connection(*address)
         writer.write(GET)
         await reader.readuntil(b"alive\n")

@@ -1,0 +1,116 @@
+"""Listening sockets: bound once, and handed from process to process.
+
+Owns binding and the options that accepted connections inherit. Must not know who accepts. A
+listener without a host, or with a host name, may have several sockets. Invariants: all sockets of a
+configuration are bound, or none stays open; each may be inherited by a child process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+from typing import TYPE_CHECKING, NamedTuple
+
+from proxy.config.units import Address
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from proxy.config.model import Config
+
+BACKLOG = 1024
+PROBES = 10
+"""Number of keepalive probes within `limits.idleTimeout`."""
+_NO_FAMILY = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
+
+
+class Sockets(NamedTuple):
+    """The sockets of a configuration: those of each listener, in its order, and of the admin port."""
+
+    listeners: tuple[tuple[socket.socket, ...], ...]
+    admin: tuple[socket.socket, ...]
+
+    def close(self) -> None:
+        """Close this process's descriptors. Other processes that hold the sockets go on."""
+        for one in (*(one for each in self.listeners for one in each), *self.admin):
+            one.close()
+
+
+def bind_all(config: Config) -> Sockets:
+    """Listen at all addresses of a configuration. Raises OSError, which names the key, if one
+    cannot be bound.
+    """
+    with contextlib.ExitStack() as stack:
+        listeners = []
+        for index, entry in enumerate(config.listeners):
+            with naming(f"listener {entry.name}", entry.listen, f"listeners[{index}].listen"):
+                found = bind(entry.listen)
+            for one in found:
+                stack.enter_context(one)
+                end_vanished(one, config.limits.idle_timeout_s)
+            listeners.append(found)
+        with naming("the admin server", config.admin.listen, "admin.listen"):
+            admin = bind(config.admin.listen)
+        stack.pop_all()
+    return Sockets(tuple(listeners), admin)
+
+
+def bind(address: Address) -> tuple[socket.socket, ...]:
+    """Listen at all addresses that `address` stands for, without blocking. Raises OSError if one
+    cannot be bound. A host's second address family may be missing on this machine.
+    """
+    found = socket.getaddrinfo(
+        address.host or None, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    bound: list[socket.socket] = []
+    missing: OSError | None = None
+    with contextlib.ExitStack() as stack:
+        for family, _, _, _, place in dict.fromkeys(found):
+            try:
+                one = socket.create_server(place[:2], family=family, backlog=BACKLOG)
+            except OSError as error:
+                plain = OSError(error.errno, os.strerror(error.errno or 0))  # without the address
+                if error.errno not in _NO_FAMILY:
+                    raise plain from None
+                missing = plain
+                continue
+            bound.append(stack.enter_context(one))
+            one.setblocking(False)
+            one.set_inheritable(True)
+        if missing is not None and not bound:
+            raise missing
+        stack.pop_all()
+    return tuple(bound)
+
+
+def find_address(sockets: Sequence[socket.socket]) -> Address:
+    """The address of the first of a listener's sockets: with its real port where 0 was asked for."""
+    return Address(*sockets[0].getsockname()[:2])
+
+
+@contextlib.contextmanager
+def naming(who: str, address: Address, key: str) -> Iterator[None]:
+    """Context that replaces an OSError by one which says that `who` cannot listen at `address`, and
+    names the configuration key.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise OSError(error.errno, f"{who} cannot listen at {address} ({key}): {reason}") from error
+
+
+def end_vanished(one: socket.socket, timeout_s: float) -> None:
+    """Have the kernel end a connection, or those accepted from a listening socket, if the peer has
+    not answered for `timeout_s` seconds. Keepalive probes cover idle connections, TCP_USER_TIMEOUT
+    those with unacknowledged data. Linux copies both settings to accepted sockets. The time also
+    ends a live peer that does not read (tcp_probe_timer), so it must not be short.
+    """
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    probe_s = max(1, round(timeout_s / PROBES))
+    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, probe_s)
+    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, probe_s)
+    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)
+    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(timeout_s * 1000))

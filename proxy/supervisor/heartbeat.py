@@ -1,0 +1,57 @@
+"""Heartbeat: a worker's pipe to the supervisor.
+
+Owns the pipe's writing end. Must not know what the worker does. Each beat is one byte, which says
+whether clients are accepted. Invariants: a beat comes from the event loop, so that it stops when the
+loop hangs; a full pipe holds nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+log = logging.getLogger("forebay")
+
+STARTING, READY = b"s", b"r"
+BEATS = 6
+"""Beats within `supervisor.heartbeatTimeout`."""
+
+
+class HeartbeatSender:
+    """Beats from `start` to the end of the process. `orphaned` is called once the supervisor is
+    gone.
+    """
+
+    def __init__(self, fd: int, every_s: float, orphaned: Callable[[], object]) -> None:
+        self._fd = fd
+        self._every_s = every_s
+        self._orphaned = orphaned
+        self._state = STARTING
+        os.set_blocking(fd, False)
+
+    def start(self) -> None:
+        """Beat now and each `every_s` seconds."""
+        if self._beat():
+            asyncio.get_running_loop().call_later(self._every_s, self.start)
+
+    def become_ready(self) -> None:
+        """Say from now on that clients are accepted."""
+        self._state = READY
+        self._beat()
+
+    def _beat(self) -> bool:
+        """Returns False if the supervisor is gone."""
+        try:
+            os.write(self._fd, self._state)
+        except BlockingIOError:
+            pass  # the supervisor stands still, and finds the beats before this one
+        except BrokenPipeError:
+            log.error("the supervisor is gone: stopping")
+            self._orphaned()
+            return False
+        return True

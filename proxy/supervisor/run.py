@@ -1,0 +1,222 @@
+"""Supervisor: the process of `forebay serve`, which outlives its worker. Start reading here.
+
+Owns the listening sockets, the order of workers and the choice between worker and pipes. Must not
+know Kafka, the cache or clients' requests; it imports none of them, so that their faults are not
+its own. States:
+* a worker is ready: it accepts on all sockets, and the supervisor on none.
+* no worker is ready: clients wait in the backlog, and the supervisor answers at the admin port.
+* crash loop: the supervisor also accepts clients and pipes them to the broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import resource
+import signal
+from typing import TYPE_CHECKING
+
+from proxy.admin.http import PROMETHEUS_TEXT, AdminServer, HttpResponse, build_probes
+from proxy.config.check import read_secret
+from proxy.sockets import Sockets, bind_all
+from proxy.supervisor.crash_policy import CrashPolicy
+from proxy.supervisor.pipes import Pipes, find_obstacle
+from proxy.supervisor.signals import handle_signals
+from proxy.supervisor.worker_process import REASONS, WorkerEnd, WorkerProcess, reap_orphans
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from proxy.config.model import Config
+
+log = logging.getLogger("forebay.supervisor")
+
+OK, FAILED = 0, 1
+STOP_MARGIN_S = 10.0
+"""Time beyond `shutdown.gracePeriod` for a worker to write its log and free its memory."""
+
+
+async def serve(config: Config, command: Sequence[str], version: str) -> int:
+    """Run until a signal of ENDING. `command` starts a worker. Returns the exit code: that of a
+    first worker that cannot start, else that of the last worker. Raises OSError if an address
+    cannot be bound.
+    """
+    raise_file_limit()
+    return await Supervisor(config, bind_all(config), command, version).run()
+
+
+class Supervisor:
+    """The supervisor and its one worker. `sockets` are closed by `run`."""
+
+    def __init__(
+        self, config: Config, sockets: Sockets, command: Sequence[str], version: str
+    ) -> None:
+        self._config = config
+        self._sockets = sockets
+        self._command = command
+        self._version = version
+        self._policy = CrashPolicy(config.supervisor.crash_limit, config.supervisor.crash_window_s)
+        self._pipes = Pipes(config, sockets.listeners)
+        self._restarts: dict[str, int] = dict.fromkeys(REASONS, 0)
+        self._worker: WorkerProcess | None = None
+        self._stopping = asyncio.Event()
+        self._closing: asyncio.Task[None] | None = None
+        routes = {
+            **build_probes(self.check_readiness),
+            "/metrics": lambda: HttpResponse(self.render_metrics(), PROMETHEUS_TEXT),
+        }
+        self._admin = AdminServer(
+            routes,
+            max_connections=config.admin.max_connections,
+            request_timeout_s=config.admin.request_timeout_s,
+            token=read_secret(config.admin.token_file) if config.admin.token_file else None,
+            keeps_alive=False,
+        )
+
+    async def run(self) -> int:
+        """Start workers, one after another, until a signal of ENDING. Returns the exit code."""
+        handle_signals(self._stop)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self._reap_orphans)
+        tell_unpiped(self._config)
+        try:
+            while not self._stopping.is_set():
+                await self._answer_admin()
+                end = await self._run_worker()
+                is_first = not any(self._restarts.values())
+                if self._stopping.is_set() or (
+                    is_first and end.reason == "exit" and not end.was_ready
+                ):
+                    return find_exit_code(end)
+                await self._wait_to_restart(end)
+            return OK
+        finally:
+            await self._pipes.abort()
+            await self._admin.close()
+            self._sockets.close()
+
+    def check_readiness(self) -> tuple[bool, list[str]]:
+        """Whether clients should connect although no worker is ready, and the reasons if not: they
+        should while all listeners are piped.
+        """
+        if self._stopping.is_set():
+            return False, ["stopping"]
+        if not self._pipes.is_open:
+            return False, ["no worker is ready yet"]
+        problems = self._pipes.list_problems()
+        return not problems, problems
+
+    def render_metrics(self) -> bytes:
+        """What `/metrics` answers while no worker is ready, in Prometheus' text format."""
+        pipes = self._pipes
+        values = {
+            "forebay_ready": int(self.check_readiness()[0]),
+            "forebay_fallback": int(pipes.is_open),
+            "forebay_active_connections": len(pipes),
+            "forebay_connections_total": pipes.accepted,
+            "forebay_connection_errors_total": pipes.rejected,
+        }
+        lines = [f"{name} {value}" for name, value in values.items()]
+        lines.append(f'forebay_build_info{{version="{self._version}",commit_id=""}} 1')
+        for reason, count in self._restarts.items():
+            lines.append(f'forebay_worker_restarts_total{{reason="{reason}"}} {count}')
+        return "".join(f"{line}\n" for line in lines).encode()
+
+    async def _answer_admin(self) -> None:
+        if not self._admin.is_serving and not self._stopping.is_set():
+            await self._admin.start([one.dup() for one in self._sockets.admin])
+
+    async def _run_worker(self) -> WorkerEnd:
+        """Start a worker and wait for its end. While a killed one does not end, clients are piped."""
+        try:
+            self._worker = worker = WorkerProcess(
+                self._command, self._config, self._sockets, self._restarts, self._hand_over
+            )
+        except OSError as error:
+            log.error("cannot start a worker: %s", error)
+            return WorkerEnd("exit", FAILED, was_ready=False, lived_s=0.0)
+        await asyncio.wait((worker.ended, worker.silent), return_when=asyncio.FIRST_COMPLETED)
+        if not worker.ended.done():
+            log.error("killing a worker that does not answer", extra={"pid": worker.pid})
+            await asyncio.wait((worker.ended,), timeout=self._config.supervisor.heartbeat_timeout_s)
+        if not worker.ended.done() and not self._stopping.is_set():
+            await self._answer_admin()
+            self._open_pipes("a killed worker does not end")
+        end = await worker.ended
+        self._reap_orphans()
+        return end
+
+    def _hand_over(self) -> None:
+        """Leave all sockets to the worker, which accepts now."""
+        self._admin.stop_accepting()
+        if self._pipes.is_open:
+            log.warning("a worker runs again: clients are served by it")
+            self._pipes.close()
+
+    async def _wait_to_restart(self, end: WorkerEnd) -> None:
+        self._restarts[end.reason] += 1
+        pause_s = self._policy.note_end(end.lived_s)
+        log.error("the worker ended: %s; the next one starts in %g s", end, pause_s)
+        await self._answer_admin()
+        if self._policy.is_looping:
+            self._open_pipes("worker after worker ends soon")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._stopping.wait()
+
+    def _open_pipes(self, reason: str) -> None:
+        if not self._pipes.is_open:
+            log.error("clients are piped to the broker, without cache", extra={"reason": reason})
+            self._pipes.open()
+
+    def _stop(self) -> None:
+        """Stop at a signal: close the sockets here, and have the worker drain and end."""
+        if self._stopping.is_set():
+            return
+        self._stopping.set()
+        self._closing = asyncio.create_task(self._close_clients())
+        worker = self._worker
+        if worker is not None and not worker.ended.done():
+            worker.stop_watching()
+            worker.send_signal(signal.SIGTERM)
+            patience_s = self._config.shutdown.grace_period_s + STOP_MARGIN_S
+            asyncio.get_running_loop().call_later(patience_s, worker.send_signal, signal.SIGKILL)
+
+    async def _close_clients(self) -> None:
+        await self._pipes.abort()
+        self._sockets.close()
+
+    def _reap_orphans(self) -> None:
+        if self._worker is not None:
+            reap_orphans(self._worker.pid)
+
+
+def find_exit_code(end: WorkerEnd) -> int:
+    """The supervisor's exit code after its last worker. A worker that SIGTERM ends before it has
+    begun to drain had no clients.
+    """
+    if end.code == -signal.SIGTERM:
+        return OK
+    return end.code if end.code >= 0 else FAILED
+
+
+def tell_unpiped(config: Config) -> None:
+    """Log which listeners' clients cannot be piped, and what happens to them instead."""
+    for listener in config.listeners:
+        if obstacle := find_obstacle(listener):
+            log.warning(
+                "while no worker can run, clients of listener %s are closed and try again: %s",
+                listener.name,
+                obstacle,
+                extra={"listener": listener.name},
+            )
+
+
+def raise_file_limit() -> None:
+    """Raise the soft limit on open files to the hard one, since each client takes two sockets.
+    Workers inherit it.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,151 @@
+"""Worker process: one child that carries clients' bytes, from exec to its end.
+
+Owns its pidfd and the reading end of its heartbeat. Must not know why it was started, nor what
+happens after its end. Invariants:
+* silence is counted in the supervisor's own ticks, so that a machine which stood still as a whole
+  kills no worker.
+* the process is reaped here, and no other of its descriptors stays open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from proxy.supervisor.handover import Handover, write_handover
+from proxy.supervisor.heartbeat import BEATS, READY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from proxy.config.model import Config
+    from proxy.sockets import Sockets
+
+Reason = Literal["exit", "signal", "hung"]
+REASONS: tuple[Reason, ...] = ("exit", "signal", "hung")
+_READ_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerEnd:
+    """How a worker ended. `code`: its exit code, or -N for signal N."""
+
+    reason: Reason
+    code: int
+    was_ready: bool
+    lived_s: float
+
+    def __str__(self) -> str:
+        if self.reason == "exit":
+            return f"exit code {self.code}"
+        name = signal.Signals(-self.code).name if self.code < 0 else f"exit code {self.code}"
+        return f"no heartbeat, {name}" if self.reason == "hung" else name
+
+
+class WorkerProcess:
+    """A running worker. `ended` gives its WorkerEnd, `silent` is done once it is killed for its
+    silence. `on_ready` is called once, when it accepts clients.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        config: Config,
+        sockets: Sockets,
+        restarts: Mapping[str, int],
+        on_ready: Callable[[], object],
+    ) -> None:
+        """Start the process: `command` and the descriptor of its handover. Raises OSError."""
+        self._loop = asyncio.get_running_loop()
+        self._on_ready = on_ready
+        self._heartbeat, theirs = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        os.set_inheritable(theirs, True)
+        handover = write_handover(Handover(config, sockets, theirs, os.getpid(), restarts))
+        try:
+            arguments = [*command, str(handover)]
+            self.pid, self._pidfd = spawn(arguments)
+        except OSError:
+            os.close(self._heartbeat)
+            raise
+        finally:
+            os.close(theirs)
+            os.close(handover)
+        self._started_at = self._loop.time()
+        self._tick_s = config.supervisor.heartbeat_timeout_s / BEATS
+        self._silent_ticks = 0
+        self._most_silent_ticks = config.supervisor.start_timeout_s / self._tick_s
+        self.is_ready = False
+        self.ended: asyncio.Future[WorkerEnd] = self._loop.create_future()
+        self.silent: asyncio.Future[None] = self._loop.create_future()
+        self._loop.add_reader(self._heartbeat, self._read_beats)
+        self._loop.add_reader(self._pidfd, self._reap)
+        self._timer = self._loop.call_later(self._tick_s, self._tick)
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal; nothing once the process has ended."""
+        if not self.ended.done():
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, number)
+
+    def _read_beats(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            beats = os.read(self._heartbeat, _READ_BYTES)
+            if not beats:  # the pidfd tells of the end
+                self._loop.remove_reader(self._heartbeat)
+                return
+            self._silent_ticks, self._most_silent_ticks = 0, BEATS
+            if READY in beats and not self.is_ready:
+                self.is_ready = True
+                self._on_ready()
+
+    def _tick(self) -> None:
+        self._silent_ticks += 1
+        if self._silent_ticks > self._most_silent_ticks:
+            self.silent.set_result(None)
+            self.send_signal(signal.SIGKILL)
+            return
+        self._timer = self._loop.call_later(self._tick_s, self._tick)
+
+    def stop_watching(self) -> None:
+        """Count silence no more: a worker that stops frees its memory, which may take long."""
+        self._timer.cancel()
+
+    def _reap(self) -> None:
+        _, status = os.waitpid(self.pid, 0)
+        code = os.waitstatus_to_exitcode(status)
+        reason: Reason = "hung" if self.silent.done() else "signal" if code < 0 else "exit"
+        self._timer.cancel()
+        for fd in (self._heartbeat, self._pidfd):
+            self._loop.remove_reader(fd)
+            os.close(fd)
+        lived_s = self._loop.time() - self._started_at
+        self.ended.set_result(WorkerEnd(reason, code, self.is_ready, lived_s))
+
+
+def spawn(arguments: list[str]) -> tuple[int, int]:
+    """Start a process, which inherits what is inheritable. Returns its id and its pidfd. Raises
+    OSError, after which no process is left.
+    """
+    pid = os.posix_spawn(arguments[0], arguments, os.environ)
+    try:
+        return pid, os.pidfd_open(pid)
+    except OSError:  # no descriptor left, or a kernel before Linux 5.3
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise
+
+
+def reap_orphans(worker_pid: int) -> None:
+    """Reap ended children other than the worker: as process 1 of a container, the supervisor
+    inherits those of others.
+    """
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if found is None or found.si_pid == worker_pid:
+                return
+            os.waitpid(found.si_pid, 0)

@@ -1,0 +1,158 @@
+"""The supervisor as a process, without a broker: what ends it, what it says, and who is replaced."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from metrics.catalog import CATALOG
+from proxy.sockets import Sockets
+from proxy.supervisor.run import FAILED, OK, Supervisor, find_exit_code
+from proxy.supervisor.worker_process import REASONS, WorkerEnd
+from tests.kit.broker.settings import HOST
+from tests.proxy.forebay_process import PATIENCE_S, Alone, wait_until
+from tests.proxy.supervisor.configured import build_config
+
+
+def run_to_end(*flags: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "proxy", "serve", "--upstream", f"{HOST}:1", *flags]
+    return subprocess.run(
+        command,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+
+ANYWHERE = ("--listen", f"{HOST}:0", "--admin", f"{HOST}:0", "--cache-size", "16MiB")
+
+
+def test_a_port_that_is_taken_ends_it_before_any_worker() -> None:
+    with socket.create_server((HOST, 0)) as other:
+        address = "{}:{}".format(*other.getsockname())
+        ended = run_to_end(*ANYWHERE, "--listen", address)
+    assert ended.returncode == FAILED
+    (line,) = ended.stderr.splitlines()
+    assert f"listener default cannot listen at {address} (listeners[0].listen): Address" in line
+
+
+def test_an_arena_that_cannot_be_made_ends_it_at_the_first_start(tmp_path: Path) -> None:
+    with socket.create_server((HOST, 0)) as free:
+        port = free.getsockname()[1]
+    (tmp_path / f"forebay-{port}.arena").write_text("something else than an arena")
+    (tmp_path / f"forebay-{port}.arena").chmod(0o600)
+    ended = run_to_end(
+        *ANYWHERE, "--listen", f"{HOST}:{port}", FOREBAY_CACHE_DIRECTORY=str(tmp_path)
+    )
+    assert ended.returncode == FAILED
+    assert "cannot start: " in ended.stderr
+    assert "holds something else than an arena" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert ended.stderr.count("cannot start") == 1, "it is not tried again"
+
+
+def metric_of(forebay: Alone, name: str, **labels: str) -> float:
+    """-1 while nobody answers."""
+    try:
+        text = forebay.ask("/metrics")
+    except OSError:
+        return -1
+    return next(
+        one.value
+        for family in text_string_to_metric_families(text)
+        for one in family.samples
+        if one.name == name and one.labels == labels
+    )
+
+
+def test_a_worker_that_ends_is_replaced_and_counted(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("wb") as log, Alone(log.fileno()) as forebay:
+        first = forebay.worker_pid
+        assert first is not None
+        assert metric_of(forebay, "forebay_fallback") == 0
+        assert metric_of(forebay, "forebay_worker_restarts_total", reason="exit") == 0
+        os.kill(first, signal.SIGTERM)
+        wait_until(lambda: forebay.worker_pid not in (None, first))
+        wait_until(forebay.is_started)
+        assert metric_of(forebay, "forebay_worker_restarts_total", reason="exit") == 1
+        assert forebay.arena.exists()
+        forebay.process.terminate()
+        assert forebay.process.wait(PATIENCE_S) == 0
+        assert not forebay.arena.exists()
+    assert (
+        "the worker ended: exit code 0; the next one starts in 0 s"
+        in (tmp_path / "log").read_text()
+    )
+
+
+def test_the_token_protects_metrics_while_no_worker_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The arena's directory is gone once the first worker runs."""
+    (tmp_path / "token").write_text("hunter2\n")
+    (tmp_path / "arena").mkdir()
+    monkeypatch.setenv("FOREBAY_ADMIN_TOKEN_FILE", str(tmp_path / "token"))
+    monkeypatch.setenv("FOREBAY_CACHE_DIRECTORY", str(tmp_path / "arena"))
+    monkeypatch.setenv("FOREBAY_SUPERVISOR_CRASH_LIMIT", "1000")
+    with Alone(subprocess.DEVNULL) as forebay:
+        shutil.rmtree(tmp_path / "arena")
+        assert forebay.worker_pid is not None
+        os.kill(forebay.worker_pid, signal.SIGKILL)
+        wait_until(forebay.is_alive)
+        with pytest.raises(urllib.error.HTTPError, match="503"):
+            forebay.ask("/readyz")
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            forebay.ask("/metrics")
+        asked = urllib.request.Request(f"http://{HOST}:{forebay.admin_port}/metrics")
+        asked.add_header("Authorization", "Bearer hunter2")
+        with urllib.request.urlopen(asked, timeout=PATIENCE_S) as answer:
+            assert b'forebay_worker_restarts_total{reason="signal"} 1' in answer.read()
+        (tmp_path / "arena").mkdir()
+        wait_until(forebay.is_started)
+
+
+def test_as_process_1_it_ends_in_order(tmp_path: Path) -> None:
+    """Of a PID namespace, as in a container."""
+    isolated = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run((*isolated, "true"), check=False).returncode
+    ):
+        pytest.skip("no PID namespace here")
+    log = tmp_path / "log"
+    program = [sys.executable, "-m", "proxy", "serve", "--upstream", f"{HOST}:1", *ANYWHERE]
+    with log.open("wb") as stderr, subprocess.Popen((*isolated, *program), stderr=stderr) as outer:
+        wait_until(lambda: '"message":"started"' in log.read_text())
+        inner = int(Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text())
+        os.kill(inner, signal.SIGTERM)
+        assert outer.wait(PATIENCE_S) == 0
+    assert '"message":"stopped"' in log.read_text()
+
+
+async def test_metrics_without_a_worker_are_the_catalogs() -> None:
+    supervisor = Supervisor(build_config(), Sockets(((),), ()), [], "1.0")
+    families = list(text_string_to_metric_families(supervisor.render_metrics().decode()))
+    samples = [sample for family in families for sample in family.samples]
+    for sample in samples:
+        metric = CATALOG[sample.name]
+        assert set(sample.labels) == set(metric.labels), sample
+    assert {one.labels["reason"] for one in samples if "reason" in one.labels} == set(REASONS)
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code"), [(0, OK), (1, 1), (-signal.SIGTERM, OK), (-signal.SIGKILL, FAILED)]
+)
+def test_the_exit_code_is_the_workers(code: int, exit_code: int) -> None:
+    assert find_exit_code(WorkerEnd("exit", code, was_ready=True, lived_s=1.0)) == exit_code

@@ -1,0 +1,158 @@
+"""A child's life: it becomes ready, ends by itself, by a signal, or for its silence."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from proxy.sockets import bind_all
+from proxy.supervisor.worker_process import WorkerEnd, WorkerProcess
+from tests.proxy.supervisor.configured import build_config, count_descriptors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from proxy.config.keys import KeyPath
+
+PATIENCE_S = 60.0
+READ = "import os, sys, time; from proxy.supervisor.handover import read_handover; "
+READ += "given = read_handover(int(sys.argv[1])); "
+
+
+def start(
+    program: str, on_ready: Callable[[], object] = lambda: None, **supervisor: str
+) -> WorkerProcess:
+    settings: dict[KeyPath, str] = {("supervisor", key): value for key, value in supervisor.items()}
+    config = build_config(settings)
+    sockets = bind_all(config)
+    try:
+        return WorkerProcess(
+            [sys.executable, "-c", program], config, sockets, {"exit": 7}, on_ready
+        )
+    finally:
+        sockets.close()
+
+
+async def end_of(worker: WorkerProcess) -> WorkerEnd:
+    async with asyncio.timeout(PATIENCE_S):
+        return await worker.ended
+
+
+async def test_it_is_given_the_handover_and_ends_with_its_code() -> None:
+    open_before = count_descriptors()
+    program = READ + "sys.exit(given.restarts['exit'] * 10 + len(given.sockets.admin))"
+    end = await end_of(start(program))
+    assert (end.reason, end.code, end.was_ready, str(end)) == ("exit", 71, False, "exit code 71")
+    assert count_descriptors() == open_before
+
+
+async def test_its_beat_makes_it_ready_once() -> None:
+    seen: list[int] = []
+    program = READ + "[os.write(given.heartbeat, b'r') for _ in range(3)]; time.sleep(600)"
+    ready = asyncio.Event()
+
+    def note_ready() -> None:
+        seen.append(1)
+        ready.set()
+
+    worker = start(program, note_ready)
+    async with asyncio.timeout(PATIENCE_S):
+        await ready.wait()
+    worker.send_signal(signal.SIGTERM)
+    end = await end_of(worker)
+    worker.send_signal(signal.SIGTERM)
+    assert seen == [1]
+    assert (end.reason, end.code, end.was_ready) == ("signal", -signal.SIGTERM, True)
+    assert str(end) == "SIGTERM"
+
+
+@pytest.mark.parametrize("beats", ["", "os.write(given.heartbeat, b's'); "])
+async def test_silence_kills_it_before_and_after_its_first_beat(beats: str) -> None:
+    worker = start(
+        READ + beats + "time.sleep(600)",
+        heartbeatTimeout="500ms",
+        startTimeout="3600s" if beats else "1s",
+    )
+    async with asyncio.timeout(PATIENCE_S):
+        await worker.silent
+    end = await end_of(worker)
+    assert (end.reason, end.code, str(end)) == ("hung", -signal.SIGKILL, "no heartbeat, SIGKILL")
+
+
+async def test_a_worker_that_stops_may_be_silent() -> None:
+    program = READ + "os.write(given.heartbeat, b'r'); time.sleep(1.5)"
+    ready = asyncio.Event()
+    worker = start(program, ready.set, heartbeatTimeout="500ms")
+    async with asyncio.timeout(PATIENCE_S):
+        await ready.wait()
+    worker.stop_watching()
+    assert (await end_of(worker)).code == 0
+
+
+async def test_a_command_that_is_not_there_leaves_nothing_open() -> None:
+    config = build_config()
+    sockets = bind_all(config)
+    open_before = count_descriptors()
+    with pytest.raises(FileNotFoundError):
+        WorkerProcess(["/nowhere/python"], config, sockets, {}, lambda: None)
+    assert count_descriptors() == open_before
+    sockets.close()
+
+
+async def test_without_a_pidfd_no_process_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    spawned: list[int] = []
+
+    def refuse(pid: int) -> int:
+        spawned.append(pid)
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    with pytest.raises(OSError, match="not implemented"):
+        start("import time; time.sleep(600)")
+    (pid,) = spawned
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+ORPHANS = """
+import os
+from proxy.supervisor.worker_process import reap_orphans
+def fork(code, hold):
+    pid = os.fork()
+    if not pid:
+        os.read(hold, 1)
+        os._exit(code)
+    return pid
+def wait_for_end(pid):
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+(orphans_held, let_orphans), (worker_held, let_worker) = os.pipe(), os.pipe()
+worker, orphans = fork(3, worker_held), [fork(1, orphans_held), fork(2, orphans_held)]
+os.write(let_orphans, b"12")
+for one in orphans:
+    wait_for_end(one)
+reap_orphans(worker)
+for one in orphans:
+    try:
+        raise SystemExit(f"{os.waitid(os.P_PID, one, os.WEXITED | os.WNOHANG)} is left")
+    except ChildProcessError:
+        pass
+assert os.waitpid(worker, os.WNOHANG) == (0, 0)
+os.write(let_worker, b"3")
+wait_for_end(worker)
+reap_orphans(worker)
+print(os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]))
+reap_orphans(worker)
+"""
+
+
+def test_orphans_are_reaped_and_the_worker_is_left() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", ORPHANS], check=True, capture_output=True, timeout=PATIENCE_S
+    )
+    assert ran.stdout == b"3\n"
