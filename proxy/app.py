@@ -22,6 +22,7 @@ import secrets
 import signal
 import time
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,17 +30,19 @@ from blockcache.arena import ArenaError
 from blockcache.cache import BlockCache
 from metrics.access_log import AccessLog, LogLimits
 from metrics.collector import Exposition
-from proxy.admin.http import AdminServer, build_routes
+from proxy.admin.http import AdminServer, HttpResponse, build_routes, json_answer
 from proxy.admin.samples import collect
 from proxy.broker import Broker
 from proxy.config.check import read_secret
+from proxy.config.load import Loaded
 from proxy.dispatch import Dispatch
 from proxy.janitor import Janitor
 from proxy.net.listener import Listener
 from proxy.net.own_connections import OwnConnections
+from proxy.reload import Reloader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from proxy.admin.log_queue import LogQueue
     from proxy.config.model import Config
@@ -50,9 +53,9 @@ log = logging.getLogger("forebay")
 
 SMALLEST_ARENA_BYTES = 1 << 20
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
-IGNORED = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""Signals of a lost terminal or a log rotator. Their default action ends the process and leaves its
-arena behind.
+IGNORED = (signal.SIGUSR1, signal.SIGUSR2)
+"""Signals of a log rotator, and SIGHUP until all parts exist. Their default action ends the process
+and leaves its arena behind.
 """
 PREFAULT_STEP_BYTES = 4 << 20
 """Bytes of the arena that a thread beside the event loop touches at a time: two or three
@@ -119,10 +122,15 @@ class Forebay:
     """
 
     def __init__(
-        self, config: Config, own_log: LogQueue | None = None, has_pipeline: bool = True
+        self,
+        config: Config,
+        own_log: LogQueue | None = None,
+        has_pipeline: bool = True,
+        read: Callable[[], Loaded] | None = None,
     ) -> None:
-        """`has_pipeline` False: no Produce uses the pipeline (proxy/produce/pipeline.py)."""
-        self.config = config
+        """`has_pipeline` False: no Produce uses the pipeline (proxy/produce/pipeline.py). `read` loads the
+        configuration for a reload; None: `config` again, so that only certificates are reloaded.
+        """
         self.own_log = own_log
         self.boot = secrets.token_hex(8)
         self.prefaulting: asyncio.Task[None] | None = None
@@ -135,11 +143,12 @@ class Forebay:
         self.broker.own_connections = self.own_connections
         self.readiness = Readiness(self.listeners, self.own_connections, self.boot)
         self.janitor = Janitor(self.broker, self.listeners, [self.readiness.tell])
+        self.reloader = Reloader(self, read or partial(Loaded, config, {}, (), ()))
         exposition = Exposition(lambda: collect(self))
         routes = build_routes(
             exposition.render,
             self.readiness.check,
-            lambda: config.model_dump(mode="json", by_alias=True),
+            lambda: self.config.model_dump(mode="json", by_alias=True),
             lambda: dataclasses.asdict(cache.statistics()),
             lambda: dataclasses.asdict(self.broker.disk_throttle.statistics()),
             self.broker.scheduler.report,
@@ -148,10 +157,21 @@ class Forebay:
         self.admin = AdminServer(
             limits.listen,
             routes,
+            actions={"/reload": self._answer_reload},
             max_connections=limits.max_connections,
             request_timeout_s=limits.request_timeout_s,
             token=read_secret(limits.token_file) if limits.token_file else None,
         )
+
+    @property
+    def config(self) -> Config:
+        """The configuration in force."""
+        return self.broker.config
+
+    async def _answer_reload(self) -> HttpResponse:
+        report = await self.reloader.reload()
+        status = HTTPStatus.UNPROCESSABLE_ENTITY if report.errors else HTTPStatus.OK
+        return json_answer(report.describe())._replace(status=status)
 
     async def start(self) -> None:
         """Start all parts. Raises OSError if an address cannot be bound."""
@@ -171,6 +191,7 @@ class Forebay:
     async def stop(self) -> None:
         """Drain for at most `shutdown.gracePeriod`, then close all parts."""
         self.readiness.drain()
+        self.reloader.stop()
         if self.prefaulting is not None:
             self.prefaulting.cancel()
         for listener in self.listeners:
@@ -196,24 +217,25 @@ class Forebay:
         self.broker.cache.close()
 
 
-async def serve(config: Config, own_log: LogQueue) -> int:
+async def serve(config: Config, own_log: LogQueue, read: Callable[[], Loaded] | None = None) -> int:
     """Run until a signal of ENDING. Returns the exit code: 0, or 1 if there is no arena. Raises
-    OSError if an address cannot be bound.
+    OSError if an address cannot be bound. `read`: see `Forebay`.
     """
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in ENDING:
         loop.add_signal_handler(number, stopping.set)
-    for number in IGNORED:
+    for number in (signal.SIGHUP, *IGNORED):
         loop.add_signal_handler(number, tell_ignored, number)
     raise_file_limit()
     try:
-        forebay = Forebay(config, own_log)
+        forebay = Forebay(config, own_log, read=read)
     except ArenaError as error:
         log.error("cannot start: %s", error)
         return 1
     try:
         await forebay.start()
+        loop.add_signal_handler(signal.SIGHUP, forebay.reloader.request)
         freeze_what_stands()
         log.info("started", extra={"boot": forebay.boot})
         await stopping.wait()
@@ -239,7 +261,7 @@ def naming(who: str, address: Address, key: str) -> Iterator[None]:
 def tell_ignored(number: signal.Signals) -> None:
     """Log that a signal was ignored, since its sender expects something else."""
     log.warning(
-        "ignoring a signal: a changed configuration is read at the next start",
+        "ignoring a signal: SIGHUP reloads the configuration once the process has started",
         extra={"signal": number.name},
     )
 

@@ -16,7 +16,8 @@ import importlib.metadata
 import logging
 import os
 import sys
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from proxy.admin import log
 from proxy.admin.log_queue import LogQueue
 from proxy.config.keys import KeyPath
 from proxy.config.load import Loaded, Setting, describe, load
+from proxy.config.memory import find_memory
 from proxy.config.yaml_file import ConfigError
 
 OK, FAILED, USAGE = 0, 1, 2
@@ -70,7 +72,8 @@ docs/configuration.md lists all keys with their defaults and bounds.
 
 The broker's advertised.listeners for clients must name the address that clients reach --listen
 by, or they go past Forebay after their first question. SIGTERM, SIGINT and SIGQUIT answer what
-is in flight, then stop (shutdown.gracePeriod); SIGHUP, SIGUSR1 and SIGUSR2 are ignored.
+is in flight, then stop (shutdown.gracePeriod). SIGHUP reads the configuration again, with these
+flags and variables over it (docs/operations.md). SIGUSR1 and SIGUSR2 are ignored.
 
 examples:
   forebay serve --upstream 127.0.0.1:19092 --listen 127.0.0.1:9092 --cache-size 512MiB
@@ -163,17 +166,19 @@ def run_serve(options: argparse.Namespace) -> int:
     """`forebay serve`: load the configuration, start the log, then run the proxy until a signal.
     Returns the exit code.
     """
-    loaded = _load(options.config, os.environ, _settings(options))
+    memory, environ = find_memory(), dict(os.environ)
+    read = partial(load, options.config, environ, _settings(options), memory)
+    loaded = _read(read)
     if loaded is None:
         return USAGE
     wanted = loaded.config.log
     with contextlib.closing(
         log.configure(wanted.level, wanted.format, wanted.queue_lines)
     ) as own_log:
-        return _serve(loaded, own_log)
+        return _serve(loaded, own_log, read)
 
 
-def _serve(loaded: Loaded, own_log: LogQueue) -> int:
+def _serve(loaded: Loaded, own_log: LogQueue, read: Callable[[], Loaded]) -> int:
     logger = logging.getLogger(__name__)
     for choice in loaded.choices:
         logger.info(choice)
@@ -181,7 +186,7 @@ def _serve(loaded: Loaded, own_log: LogQueue) -> int:
         logger.warning(warning)
     app = importlib.import_module("proxy.app")
     try:
-        return _run(app.serve(loaded.config, own_log))
+        return _run(app.serve(loaded.config, own_log, read))
     except KeyboardInterrupt:
         return FAILED
     except OSError as error:
@@ -194,7 +199,7 @@ def _serve(loaded: Loaded, own_log: LogQueue) -> int:
 
 def run_check(options: argparse.Namespace) -> int:
     """`forebay config check FILE`: print the configuration in force. Returns the exit code."""
-    loaded = _load(options.file, os.environ, ())
+    loaded = _read(partial(load, options.file, os.environ, ()))
     if loaded is None:
         return USAGE
     print(describe(loaded), end="")
@@ -243,10 +248,10 @@ def _run(serve: Coroutine[Any, Any, int]) -> int:
         return runner.run(serve)
 
 
-def _load(path: Path | None, environ: Mapping[str, str], flags: Sequence[Setting]) -> Loaded | None:
+def _read(read: Callable[[], Loaded]) -> Loaded | None:
     """The configuration, or None after printing its problems to standard error."""
     try:
-        return load(path, environ, flags)
+        return read()
     except ConfigError as refusal:
         count = len(refusal.problems)
         print(

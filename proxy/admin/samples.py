@@ -47,6 +47,15 @@ class ReadinessCheck(Protocol):
         """Return whether clients should connect, and the reasons if not."""
 
 
+class LastReload(Protocol):
+    """The result of the last reload (`proxy.reload.Reloader`)."""
+
+    @property
+    def was_successful(self) -> bool: ...
+    @property
+    def reloaded_at(self) -> float: ...
+
+
 class Process(Protocol):
     """The parts of the running process that are sampled (`proxy.app.Forebay`)."""
 
@@ -62,6 +71,8 @@ class Process(Protocol):
     def own_log(self) -> LogQueue | None: ...
     @property
     def readiness(self) -> ReadinessCheck: ...
+    @property
+    def reloader(self) -> LastReload: ...
 
 
 def collect(process: Process) -> Iterator[Sample]:
@@ -70,6 +81,9 @@ def collect(process: Process) -> Iterator[Sample]:
     broker.pipeline_counts.settle(broker.counters)
     yield Sample("forebay_build_info", (broker.version, COMMIT_UNKNOWN), 1)
     yield Sample("forebay_ready", (), int(process.readiness.check()[0]))
+    reloader = process.reloader
+    yield Sample("forebay_config_last_reload_success", (), int(reloader.was_successful))
+    yield Sample("forebay_config_last_reload_timestamp_seconds", (), reloader.reloaded_at)
     yield from _fetches(broker)
     yield from _cache(broker)
     yield from _replica_fetcher(broker)
@@ -166,7 +180,8 @@ def _replica_fetcher(broker: Broker) -> Iterator[Sample]:
 
 def _throttle(broker: Broker) -> Iterator[Sample]:
     statistics = broker.disk_throttle.statistics()
-    for disk, state in statistics.disks.items():
+    disks = statistics.disks if broker.config.throttle.enabled else {}
+    for disk, state in disks.items():
         queue, sample = state.queue, state.sample
         yield Sample("forebay_throttle_disk_sampled", (disk,), int(state.sampled))
         yield Sample("forebay_throttle_disk_busy", (disk,), int(queue.busy))

@@ -8,10 +8,12 @@ after `stop` nothing is accepted.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import ssl
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 
 from proxy.net.broker_connection import Dial
@@ -20,9 +22,9 @@ from proxy.net.services import Kept, Services
 from proxy.net.tls_handshakes import TlsServer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from proxy.config.model import Limits, ListenerConfig, UpstreamTls
+    from proxy.config.model import Limits, ListenerConfig, ListenerTls, UpstreamTls
     from proxy.config.units import Address
 
 log = logging.getLogger("forebay.listener")
@@ -30,6 +32,18 @@ log = logging.getLogger("forebay.listener")
 BACKLOG = 1024
 PROBES = 10
 """Number of keepalive probes within `limits.idleTimeout`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerSettings:
+    """What connections are made by: how the broker is reached, and the TLS settings toward clients (None: plain
+    text).
+    """
+
+    config: ListenerConfig
+    dial: Dial
+    catch_up_dial: Dial | None
+    server_context: ssl.SSLContext | None
 
 
 class Listener(Generic[Services, Kept]):
@@ -107,6 +121,19 @@ class Listener(Generic[Services, Kept]):
                 self.config.catch_up_upstream,
                 extra={"listener": self.name},
             )
+
+    def adopt(self, settings: ListenerSettings, limits: Limits) -> None:
+        """Use other settings for the connections that are made from now on, and other limits for all. The address,
+        the broker and whether there is TLS must be the same.
+        """
+        self.config = settings.config
+        self.dial, self.catch_up_dial = settings.dial, settings.catch_up_dial
+        if isinstance(self._server, TlsServer) and settings.server_context is not None:
+            self._server.set_context(settings.server_context)
+        for one in self._server.sockets if self._server is not None else ():
+            end_vanished(one.fileno(), limits.idle_timeout_s)
+        for link in list(self.links):
+            link.set_limits(limits)
 
     def _accept(self) -> asyncio.BaseProtocol:
         self._accepted += 1
@@ -206,6 +233,30 @@ def build_dial(config: ListenerConfig, address: Address, limits: Limits) -> Dial
         limits.connect_timeout_s,
         limits.max_response_frame_bytes,
     )
+
+
+def load_settings(config: ListenerConfig, limits: Limits) -> ListenerSettings:
+    """The settings of a listener, with the present content of its certificates' files. Raises ValueError, which names
+    the keys of the files, if one cannot be loaded.
+    """
+    with _naming_files("tls", config.tls):
+        server_context = build_server_context(config)
+    with _naming_files("upstreamTls", config.upstream_tls):
+        dial = build_dial(config, config.upstream, limits)
+        catch_up = config.catch_up_upstream
+        catch_up_dial = build_dial(config, catch_up, limits) if catch_up is not None else None
+    return ListenerSettings(config, dial, catch_up_dial, server_context)
+
+
+@contextlib.contextmanager
+def _naming_files(section: str, values: ListenerTls | UpstreamTls | None) -> Iterator[None]:
+    """Context that replaces an error by a ValueError which names the section's files."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        files = values.model_dump(mode="json", by_alias=True) if values is not None else {}
+        named = ", ".join(f"{key} {path}" for key, path in files.items() if path and "File" in key)
+        raise ValueError(f"{section}: a file cannot be loaded ({named}): {error}") from error
 
 
 def build_client_context(tls: UpstreamTls) -> ssl.SSLContext:

@@ -4,7 +4,7 @@ import pytest
 
 from isolation.classify import CONTROL
 from isolation.limits import AdaptiveLimit, AdaptiveRule, FixedLimit
-from isolation.queues import QueueRule, Queues
+from isolation.queues import LONGEST_WAITS, QueueRule, Queues
 from isolation.tickets import State, Waits
 
 
@@ -117,7 +117,7 @@ def test_wait_expires_while_the_queue_is_answered():
         now_s = tenth * 0.5
         assert queues.turn(now_s - 0.01).expired == []
         (served,) = queues.finished(served, now_s, 0.5)
-    assert len(queues.turn(queues.rule.longest_wait_s).expired) == 10
+    assert len(queues.turn(LONGEST_WAITS * queues.rule.max_wait_s).expired) == 10
     assert queues.statistics(5.0)[0]["waiting"] == 0
 
 
