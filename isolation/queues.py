@@ -35,7 +35,8 @@ LONGEST_WAITS = 5.0
 class QueueRule:
     """Bounds of each queue. `max_wait_s` 0 refuses what finds no slot. A request that has waited so long stays while
     answers come for its queue, each at most `max_wait_s` after the last, up to LONGEST_WAITS times as long.
-    `lingering_polls` and `lingering_acks_per_slot` (at least one) bound the requests that are unanswered after their early release.
+    `lingering_polls` and `lingering_acks_per_slot` (at least one) bound the requests that are unanswered after their
+    early release.
     """
 
     data_queues: int = 16

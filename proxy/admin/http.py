@@ -142,7 +142,8 @@ def scan_head(head: bytes) -> HttpRequest:
 
 class AdminServer:
     """Serves `routes` (path to handler) and `actions` (path to what a POST does) on an address.
-    Call start() once, then close() once. `token`: all paths but PROBES need this bearer token (RFC 6750); None: no path does.
+    Call start() once, then close() once. `token`: all paths but PROBES need this bearer token (RFC
+    6750); None: no path does.
     """
 
     def __init__(
