@@ -233,9 +233,9 @@ async def serve(config: Config, own_log: LogQueue, read: Callable[[], Loaded] | 
     except ArenaError as error:
         log.error("cannot start: %s", error)
         return 1
+    loop.add_signal_handler(signal.SIGHUP, forebay.reloader.request)
     try:
         await forebay.start()
-        loop.add_signal_handler(signal.SIGHUP, forebay.reloader.request)
         freeze_what_stands()
         log.info("started", extra={"boot": forebay.boot})
         await stopping.wait()

@@ -74,7 +74,9 @@ def build_page() -> str:
     for prefix, keys in groupby(KEYS, key=lambda key: key.pattern[:-1]):
         section, title = _find_section(prefix)
         parts.append(f"\n## `{path_text(prefix)}`\n{title}\n\n")
-        parts.append("| key | default | bounds | reload | meaning |\n| --- | --- | --- | --- | --- |\n")
+        parts.append(
+            "| key | default | bounds | reload | meaning |\n| --- | --- | --- | --- | --- |\n"
+        )
         parts.extend(_row(key) for key in keys if key.section is section)
     return "".join(parts) + _FOOT
 

@@ -53,7 +53,7 @@ class Traffic:
         self.errors: list[str] = []
         self.acknowledged: list[bytes] = []
         self.consumed: list[bytes] = []
-        self._is_over = threading.Event()
+        self._is_over, self._has_written = threading.Event(), threading.Event()
         self._threads = [
             threading.Thread(target=self._run, args=(work,)) for work in (self._write, self._read)
         ]
@@ -76,7 +76,7 @@ class Traffic:
             if error is not None:
                 self._failed(error)
             else:
-                self.acknowledged.append(message.value())
+                self.acknowledged.append(message.value() or b"")
 
         number = 0
         while not self._is_over.is_set():
@@ -85,6 +85,7 @@ class Traffic:
             producer.poll(0.005)
         if producer.flush(PATIENCE_S):
             self._failed("records are left")
+        self._has_written.set()
 
     def _read(self) -> None:
         consumer = Consumer(
@@ -92,14 +93,14 @@ class Traffic:
         )
         consumer.subscribe([self._topic])
         try:
-            while not self._is_over.is_set() or len(self.consumed) < len(self.acknowledged):
+            while not self._has_written.is_set() or len(self.consumed) < len(self.acknowledged):
                 message = consumer.poll(0.1)
                 if message is None:
                     continue
                 if message.error():
                     self._failed(message.error())
                 else:
-                    self.consumed.append(message.value())
+                    self.consumed.append(message.value() or b"")
         finally:
             consumer.close()
 
@@ -128,7 +129,7 @@ class Front:
         self.install(self.files)
         self.tls_port = proxied.ports["TLS"]
         tls = {"certificateFile": str(self.certificate), "keyFile": str(self.key)}
-        self.listeners = [
+        self.listeners: list[dict[str, Any]] = [
             {"name": name, "listen": f"{HOST}:{port}", "upstream": proxied.upstream(name)}
             for name, port in proxied.ports.items()
         ]

@@ -28,7 +28,7 @@ class FakeApp(ModuleType):
         self.ending = ending
         self.seen: list[Config] = []
 
-    async def serve(self, config: Config, _own_log: object) -> int:
+    async def serve(self, config: Config, _own_log: object, _read: object) -> int:
         self.seen.append(config)
         if isinstance(self.ending, Exception):
             raise self.ending
