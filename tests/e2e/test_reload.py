@@ -70,7 +70,7 @@ class Traffic:
             self._failed(repr(error))
 
     def _write(self) -> None:
-        producer = Producer({**self._options, "linger.ms": 0, "retries": 0})
+        producer = Producer({**self._options, "enable.idempotence": True})
 
         def delivered(error: object, message: Any) -> None:
             if error is not None:
@@ -104,11 +104,11 @@ class Traffic:
         finally:
             consumer.close()
 
-    def go_on(self) -> None:
+    def go_on(self, when: str = "") -> None:
         """Until MORE_RECORDS more have been consumed."""
         most = len(self.consumed) + MORE_RECORDS
         wait_until(lambda: bool(self.errors) or len(self.consumed) >= most, "no more is consumed")
-        assert self.errors == []
+        assert self.errors == [], when
 
     def stop(self) -> None:
         self._is_over.set()
@@ -245,7 +245,7 @@ def test_no_request_fails_while_values_change(proxied: Proxied, front: Front) ->
         assert (answer["success"], answer["errors"], answer["needsRestart"]) == (True, [], [])
         assert keys_of(answer["applied"]) == keys
         for one in traffic:
-            one.go_on()
+            one.go_on(f"after {settings}")
     front.install(front.other)
     assert front.is_trusted_by(front.files)
     answer = sidecar.reload({})
