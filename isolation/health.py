@@ -107,17 +107,21 @@ class Health:
     """All keys of one broker."""
 
     def __init__(self, rule: HealthRule | None = None) -> None:
-        self.rule = rule or HealthRule()
+        self.set_rule(rule or HealthRule())
         self.keys: dict[Hashable, _Key] = {}
         """Those with something unanswered, and those that hang: `plan` is PASS for any other."""
         self.hung: set[Hashable] = set()
         """Those that hang: what is sent of them must be told at once (`sent`)."""
         self.last_timely: dict[Hashable, float] = {}
         """Since the last look: when the latest request of each that was answered in time began to be worked on."""
-        self.look_every_s = min(LOOK_EVERY_S, self.rule.hang_after_s)
-        """As long as a look is never further back, `plan` knows all that matters."""
         self._news: list[Hashable] = []  # at most one entry a hanging key: see _clear
         self.hangs = self.recoveries = self.probes = self.unwatched = 0
+
+    def set_rule(self, rule: HealthRule) -> None:
+        """Judge by another rule from now on. What hangs stays so until an answer clears it."""
+        self.rule = rule
+        self.look_every_s = min(LOOK_EVERY_S, rule.hang_after_s)
+        """As long as a look is never further back, `plan` knows all that matters."""
 
     def plan(self, key: Hashable, now_s: float) -> Verdict:
         """Whether a request may be sent now. PROBE: it may, as the one probe: report it by `sent`, by itself

@@ -41,6 +41,12 @@ class Limit(Protocol):
         """
         ...
 
+    def replaced_by(self, other: "Limit") -> "Limit":
+        """What limits from now on, where `other` was configured in its place: itself with the other's rule, if both
+        are of one kind, so that what it has learnt stays.
+        """
+        ...
+
     def statistics(self) -> dict[str, float]:
         """Its state, to be shown: the limit in slots, at least."""
         ...
@@ -67,6 +73,10 @@ class FixedLimit:
 
     def sample(self, now_s: float, latency_s: float, in_use: int, ok: bool) -> None:
         """Nothing is learnt."""
+
+    def replaced_by(self, other: Limit) -> Limit:
+        """The other."""
+        return other
 
     def statistics(self) -> dict[str, float]:
         """The limit, in slots."""
@@ -256,6 +266,16 @@ class AdaptiveLimit:
         self._quiet_s = quiet_s
         self._dip_until_s = self._drained_s = None
         self._quiet_until_s = now_s + self.rule.quiet_for_s
+
+    def replaced_by(self, other: Limit) -> Limit:
+        """Itself, within the bounds of another adaptive limit; else the other."""
+        if not isinstance(other, AdaptiveLimit):
+            self._peers.forget(self)
+            return other
+        self.rule = other.rule
+        self._window_least_s = min(self.rule.window_s, self.rule.window_max_s)
+        self._set(self._limit)
+        return self
 
     def _set(self, limit: float) -> None:
         self._limit = max(float(self.rule.floor), min(float(self.rule.ceiling), limit))

@@ -28,6 +28,10 @@ class Peers:
         """The window of `limit` that ended now took `slowdown` times its quiet latency."""
         self._slowdowns[limit] = slowdown, now_s
 
+    def forget(self, limit: Hashable) -> None:
+        """There is no such limit any more."""
+        self._slowdowns.pop(limit, None)
+
     def note_machine(self, slowdown: float, now_s: float) -> None:
         """Work on this machine takes `slowdown` times as long as its processors need for it (at least 1)."""
         self._machine = slowdown, now_s

@@ -34,8 +34,9 @@ LONGEST_WAITS = 5.0
 @dataclass(frozen=True, slots=True)
 class QueueRule:
     """Bounds of each queue. `max_wait_s` 0 refuses what finds no slot. A request that has waited so long stays while
-    answers come for its queue, each at most `max_wait_s` after the last, up to `longest_wait_s`. `lingering_polls` and
-    `lingering_acks_per_slot` (at least one) bound the requests that are unanswered after their early release.
+    answers come for its queue, each at most `max_wait_s` after the last, up to LONGEST_WAITS times as long.
+    `lingering_polls` and `lingering_acks_per_slot` (at least one) bound the requests that are unanswered after their
+    early release.
     """
 
     data_queues: int = 16
@@ -45,11 +46,6 @@ class QueueRule:
     release_after_s: float = 0.5
     lingering_polls: int = 10_000
     lingering_acks_per_slot: float = 0.25
-
-    @property
-    def longest_wait_s(self) -> float:
-        """The longest wait of a request that may be refused, while its queue is being answered."""
-        return LONGEST_WAITS * self.max_wait_s
 
     def __post_init__(self) -> None:
         if self.data_queues < 1 or self.max_waiting < 0 or self.max_waiting_bytes < 0:
@@ -112,6 +108,12 @@ class Queue:
         self.calm_until_s = second_s + STALLED_LEAST_S
         return self.limit.slots_at(now_s, now_s - second_s)
 
+    def set_limit(self, limit: Limit) -> None:
+        """Take the slots of another limit. Those in service beyond it keep their slots."""
+        self.limit = self.limit.replaced_by(limit)
+        self.floor = self.limit.floor
+        self.calm_until_s = -inf
+
     def oldest(self, waits: Waits) -> Admitted | None:
         """Who of those that wait so has held a slot for the longest."""
         if waits is POLL:
@@ -130,13 +132,30 @@ class Queues:
         new_data_limit: Callable[[], Limit],
         book: Callable[[], None] = lambda: None,
     ) -> None:
+        self._adopt(rule)
+        self._queues = {CONTROL: Queue(control, book)}
+        self._queues |= {index: Queue(new_data_limit(), book) for index in range(rule.data_queues)}
+        self._order_keys: dict[Hashable, tuple[int, int]] = {}  # queue, tickets waiting there
+
+    def _adopt(self, rule: QueueRule) -> None:
         self.rule = rule
         self._release_after_s = rule.release_after_s
         self.due_after_s = min(rule.max_wait_s, rule.release_after_s)
         """Nothing that is offered or admitted from now on is due before so long has passed."""
-        self._queues = {CONTROL: Queue(control, book)}
-        self._queues |= {index: Queue(new_data_limit(), book) for index in range(rule.data_queues)}
-        self._order_keys: dict[Hashable, tuple[int, int]] = {}  # queue, tickets waiting there
+
+    def set_rules(
+        self, rule: QueueRule, control: Limit, new_data_limit: Callable[[], Limit]
+    ) -> None:
+        """Take other bounds and slots; `turn` is to be called next, since they may admit who waits. Who waits keeps
+        the place and the time to wait that held when it came. Raises ValueError if `data_queues` differs: a topic's
+        requests would be in two queues.
+        """
+        if rule.data_queues != self.rule.data_queues:
+            raise ValueError("the number of data queues cannot change")
+        self._adopt(rule)
+        for index, line in self._queues.items():
+            line.set_limit(control if index == CONTROL else new_data_limit())
+            line.ages_at_s = -inf  # found anew by `turn`: the oldest may age earlier now
 
     def offer(
         self,
@@ -227,6 +246,7 @@ class Queues:
         return not line.waiting or line.waiting_bytes + size_bytes <= self.rule.max_waiting_bytes
 
     def _wait(self, line: Queue, ticket: Ticket) -> None:
+        ticket.wait_s = self.rule.max_wait_s
         line.waiting[ticket] = None
         line.waiting_bytes += ticket.size_bytes
         if not ticket.never_refused:
@@ -384,9 +404,9 @@ class Queues:
 
     def _expires_at_s(self, line: Queue, ticket: Ticket) -> float:
         """When a waiting request is refused: its topic is not, while requests of the queue are being answered."""
-        wait_s = self.rule.max_wait_s
+        wait_s = ticket.wait_s
         answered_s = line.answered_at_s if line.answered_at_s > ticket.since_s else ticket.since_s
-        return min(answered_s + wait_s, ticket.since_s + self.rule.longest_wait_s)
+        return min(answered_s + wait_s, ticket.since_s + LONGEST_WAITS * wait_s)
 
     def next_due_s(self, now_s: float, queue: int | None = None) -> float | None:
         """When `turn` will next have something to do, as a time; None if nothing waits. `queue`: in that one

@@ -52,6 +52,14 @@ class _Account:
     def bucket_bytes(self) -> float:
         return (self.quota.fetch_bytes_per_s or 0.0) * self.quota.burst_s
 
+    def set_quota(self, quota: Quota, now_s: float) -> None:
+        """Take other limits. Bytes in flight and debts stay; without a rate there are no debts."""
+        self.fill(now_s)
+        self.quota = quota
+        self.tokens = (
+            0.0 if quota.fetch_bytes_per_s is None else min(self.tokens, self.bucket_bytes)
+        )
+
     def fill(self, now_s: float) -> None:
         rate = self.quota.fetch_bytes_per_s or 0.0
         self.tokens = min(self.bucket_bytes, self.tokens + max(0.0, now_s - self.filled_s) * rate)
@@ -95,6 +103,16 @@ class Quotas:
         self._overflow: _Account | None = None
         self._owing: dict[str, None] = {}  # keys that had to wait when last looked at
         self.overflows = self.refused = self.delayed = 0
+
+    def set_quotas(self, quota_of: Callable[[str], Quota], now_s: float) -> None:
+        """Take other quotas, also for the keys that have an account. What is reserved stays so; where it is more than
+        the new quota, only further requests wait.
+        """
+        self._quota_of = quota_of
+        for key, account in self._accounts.items():
+            account.set_quota(quota_of(key), now_s)
+        if self._overflow is not None:
+            self._overflow.set_quota(quota_of(OVERFLOW), now_s)
 
     def _account(self, key: str, now_s: float) -> _Account | None:
         """None where the key has no quota at all."""

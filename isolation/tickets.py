@@ -45,6 +45,7 @@ class Ticket:
         "since_s",
         "size_bytes",
         "state",
+        "wait_s",
         "waits",
     )
 
@@ -68,6 +69,7 @@ class Ticket:
         self.is_measured = is_measured
         self.since_s = now_s  # offered, then admitted
         self.state = State.WAITING
+        self.wait_s = 0.0  # `QueueRule.max_wait_s` when it began to wait
         self.holds_slot = False
 
 

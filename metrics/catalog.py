@@ -62,6 +62,16 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "Workers replaced, by reason: `exit` (by itself), `signal` (killed), `hung` (no heartbeat)",
             ("reason",),
         ),
+        Metric(
+            "forebay_config_last_reload_success",
+            "gauge",
+            "1 when the last reload of the configuration was successful, or there was none, else 0",
+        ),
+        Metric(
+            "forebay_config_last_reload_timestamp_seconds",
+            "gauge",
+            "Unix time of the last reload of the configuration, successful or not; of the start before the first",
+        ),
     ),
     "Fetch": (
         Metric(

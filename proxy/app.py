@@ -18,8 +18,10 @@ import importlib.metadata
 import logging
 import os
 import secrets
+import signal
 import time
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,21 +29,23 @@ from blockcache.arena import ArenaError
 from blockcache.cache import BlockCache
 from metrics.access_log import AccessLog, LogLimits
 from metrics.collector import Exposition
-from proxy.admin.http import AdminServer, build_routes
+from proxy.admin.http import AdminServer, HttpResponse, build_routes, json_answer
 from proxy.admin.samples import collect
 from proxy.broker import Broker
 from proxy.config.check import read_secret
+from proxy.config.load import Loaded
 from proxy.dispatch import Dispatch
 from proxy.janitor import Janitor
 from proxy.net.listener import Listener
 from proxy.net.own_connections import OwnConnections
+from proxy.reload import Reloader
 from proxy.sockets import naming
 from proxy.supervisor.heartbeat import BEATS, HeartbeatSender
 from proxy.supervisor.signals import handle_signals
 from proxy.supervisor.worker_process import REASONS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from proxy.admin.log_queue import LogQueue
     from proxy.config.model import Config
@@ -121,13 +125,16 @@ class Forebay:
         config: Config,
         own_log: LogQueue | None = None,
         has_pipeline: bool = True,
+        read: Callable[[], Loaded] | None = None,
         cache: BlockCache | None = None,
         restarts: Mapping[str, int] | None = None,
+        keep: Callable[[Config], object] = lambda _config: None,
     ) -> None:
-        """`has_pipeline` False: no Produce uses the pipeline (proxy/produce/pipeline.py). `cache`
-        None: opened here. `restarts`: workers replaced before this one, by reason; None: none.
+        """`has_pipeline` False: no Produce uses the pipeline (proxy/produce/pipeline.py). `read` loads the
+        configuration for a reload; None: `config` again, so that only certificates are reloaded.
+        `cache` None: opened here. `restarts`: workers replaced before this one, by reason; None:
+        none. `keep` is given the configuration that a reload has put in force.
         """
-        self.config = config
         self.own_log = own_log
         self.restarts = restarts or dict.fromkeys(REASONS, 0)
         self.boot = secrets.token_hex(8)
@@ -141,11 +148,12 @@ class Forebay:
         self.broker.own_connections = self.own_connections
         self.readiness = Readiness(self.listeners, self.own_connections, self.boot)
         self.janitor = Janitor(self.broker, self.listeners, [self.readiness.tell])
+        self.reloader = Reloader(self, read or partial(Loaded, config, {}, (), ()), keep)
         exposition = Exposition(lambda: collect(self))
         routes = build_routes(
             exposition.render,
             self.readiness.check,
-            lambda: config.model_dump(mode="json", by_alias=True),
+            lambda: self.config.model_dump(mode="json", by_alias=True),
             lambda: dataclasses.asdict(cache.statistics()),
             lambda: dataclasses.asdict(self.broker.disk_throttle.statistics()),
             self.broker.scheduler.report,
@@ -153,10 +161,21 @@ class Forebay:
         limits = config.admin
         self.admin = AdminServer(
             routes,
+            actions={"/reload": self._answer_reload},
             max_connections=limits.max_connections,
             request_timeout_s=limits.request_timeout_s,
             token=read_secret(limits.token_file) if limits.token_file else None,
         )
+
+    @property
+    def config(self) -> Config:
+        """The configuration in force."""
+        return self.broker.config
+
+    async def _answer_reload(self) -> HttpResponse:
+        report = await self.reloader.reload()
+        status = HTTPStatus.UNPROCESSABLE_ENTITY if report.errors else HTTPStatus.OK
+        return json_answer(report.describe())._replace(status=status)
 
     async def start(self, sockets: Sockets) -> None:
         """Start all parts, which own `sockets`, those of the configuration. Raises OSError if a
@@ -177,6 +196,7 @@ class Forebay:
     async def stop(self) -> None:
         """Drain for at most `shutdown.gracePeriod`, then close all parts."""
         self.readiness.drain()
+        self.reloader.stop()
         if self.prefaulting is not None:
             self.prefaulting.cancel()
         for listener in self.listeners:
@@ -202,9 +222,12 @@ class Forebay:
         self.broker.cache.close()
 
 
-async def serve(handover: Handover, own_log: LogQueue) -> int:
+async def serve(
+    handover: Handover, own_log: LogQueue, read: Callable[[], Loaded] | None = None
+) -> int:
     """Run as the supervisor's worker until a signal of ENDING. Returns the exit code: 0, or 1 if
-    there is no arena. Raises OSError if a file that the configuration names cannot be read.
+    there is no arena. Raises OSError if a file that the configuration names cannot be read. `read`:
+    see `Forebay`.
     """
     stopping = asyncio.Event()
     handle_signals(stopping.set)
@@ -217,7 +240,11 @@ async def serve(handover: Handover, own_log: LogQueue) -> int:
     except ArenaError as error:
         log.error("cannot start: %s", error)
         return 1
-    forebay = Forebay(config, own_log, cache=cache, restarts=handover.restarts)
+    keep = handover.in_force.write
+    forebay = Forebay(
+        config, own_log, read=read, cache=cache, restarts=handover.restarts, keep=keep
+    )
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, forebay.reloader.request)
     try:
         await forebay.start(handover.sockets)
         freeze_what_stands()

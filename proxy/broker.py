@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from blockcache.cache import BlockCache
     from metrics.access_log import AccessLog
-    from proxy.config.model import Config, ListenerConfig
+    from proxy.config.model import Config, Limits, ListenerConfig
     from proxy.net.client_connection import AnyLink
     from proxy.net.own_connections import OwnConnections
     from proxy.partitions.table import Partition
@@ -69,7 +69,7 @@ class Broker:
         version: str,
         now: Callable[[], float],
     ) -> None:
-        self.config = config
+        self.configure(config)
         self.version = version
         self.now = now
         self._stores = config.cache.mode != "off"
@@ -99,19 +99,21 @@ class Broker:
         self.verifier = Verifier(self, config.cache.verify_ratio, Random().random)
         limits = config.limits
         self.shared_reads = SharedReads(self, limits.read_joiners)
-        session_limits = SessionLimits(
-            limits.fetch_sessions,
-            limits.fetch_session_partitions,
-            SESSION_LEAST_S,
-            limits.request_partitions,
-        )
-        self.sessions = SessionCache(session_limits, Random())
+        self.sessions = SessionCache(build_session_limits(limits), Random())
         self.purgatory = Purgatory(limits.parked_fetches)
         lines = None
         if access_log is not None:
             empty = EmptyAnswers(access_log, config.access_log.queue_lines)
             lines = AccessLines(access_log, cache, self.topics, self.partitions, empty)
         self.accounts = Accounts(self, lines)
+
+    def configure(self, config: Config) -> None:
+        """Put a configuration in force for all that reads it at each use. Parts that keep a value have a method
+        of their own (proxy/reload.py).
+        """
+        self.config = config
+        self.serves = config.cache.mode == "serve"
+        self.observes = config.cache.mode == "observe"
 
     @property
     def answer_bytes(self) -> int:
@@ -204,3 +206,13 @@ class Broker:
             self.topics.forget(topic)
         for partition in [p for p in self.partitions if p.topic.id == topic_id]:
             self.forget(partition, "topic-gone")
+
+
+def build_session_limits(limits: Limits) -> SessionLimits:
+    """The limits of clients' fetch sessions."""
+    return SessionLimits(
+        limits.fetch_sessions,
+        limits.fetch_session_partitions,
+        SESSION_LEAST_S,
+        limits.request_partitions,
+    )

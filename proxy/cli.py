@@ -16,7 +16,8 @@ import importlib.metadata
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from proxy.admin import log
 from proxy.admin.log_queue import LogQueue
 from proxy.config.keys import KeyPath
 from proxy.config.load import Loaded, Setting, describe, load
+from proxy.config.memory import find_memory
 from proxy.config.model import Config
 from proxy.config.yaml_file import ConfigError
 from proxy.supervisor.handover import NoHandover, read_handover
@@ -73,7 +75,8 @@ docs/configuration.md lists all keys with their defaults and bounds.
 
 The broker's advertised.listeners for clients must name the address that clients reach --listen
 by, or they go past Forebay after their first question. SIGTERM, SIGINT and SIGQUIT answer what
-is in flight, then stop (shutdown.gracePeriod); SIGHUP, SIGUSR1 and SIGUSR2 are ignored.
+is in flight, then stop (shutdown.gracePeriod). SIGHUP reads the configuration again, with these
+flags and variables over it (docs/operations.md). SIGUSR1 and SIGUSR2 are ignored.
 
 examples:
   forebay serve --upstream 127.0.0.1:19092 --listen 127.0.0.1:9092 --cache-size 512MiB
@@ -174,7 +177,7 @@ def run_serve(options: argparse.Namespace) -> int:
     """`forebay serve`: load the configuration, start the log, then supervise a worker until a
     signal. Returns the exit code.
     """
-    loaded = _load(options.config, os.environ, _settings(options))
+    loaded = _read(build_reader(options))
     if loaded is None:
         return USAGE
     with contextlib.closing(_open_log(loaded.config)):
@@ -183,7 +186,8 @@ def run_serve(options: argparse.Namespace) -> int:
         for warning in loaded.warnings:
             _logger.warning(warning)
         supervisor = importlib.import_module("proxy.supervisor.run")
-        serving = supervisor.serve(loaded.config, find_worker_command(), _version())
+        command, arguments = find_worker_command(), sys.argv[1:]
+        serving = supervisor.serve(loaded.config, command, _version(), arguments)
         return _guard(lambda: asyncio.run(serving))
 
 
@@ -194,11 +198,20 @@ def run_worker(options: argparse.Namespace) -> int:
     except NoHandover as refusal:
         print(f"forebay worker: {refusal}; start `forebay serve` instead", file=sys.stderr)
         return USAGE
+    served = build_parser().parse_args(handover.arguments)
+    read = build_reader(served)
     with contextlib.closing(_open_log(handover.config)) as own_log:
         app = importlib.import_module("proxy.app")
         uvloop = importlib.import_module("uvloop")
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return _guard(lambda: runner.run(app.serve(handover, own_log)))
+            return _guard(lambda: runner.run(app.serve(handover, own_log, read)))
+
+
+def build_reader(options: argparse.Namespace) -> Callable[[], Loaded]:
+    """Return what loads the configuration of `forebay serve` with these options, now and at each
+    reload: flags and environment stay as they are at the start.
+    """
+    return partial(load, options.config, dict(os.environ), _settings(options), find_memory())
 
 
 def find_worker_command() -> list[str]:
@@ -228,7 +241,7 @@ def _guard(run: Callable[[], int]) -> int:
 
 def run_check(options: argparse.Namespace) -> int:
     """`forebay config check FILE`: print the configuration in force. Returns the exit code."""
-    loaded = _load(options.file, os.environ, ())
+    loaded = _read(partial(load, options.file, os.environ, ()))
     if loaded is None:
         return USAGE
     print(describe(loaded), end="")
@@ -270,10 +283,10 @@ def run_audit(arguments: Sequence[str]) -> int:
         return USAGE
 
 
-def _load(path: Path | None, environ: Mapping[str, str], flags: Sequence[Setting]) -> Loaded | None:
+def _read(read: Callable[[], Loaded]) -> Loaded | None:
     """The configuration, or None after printing its problems to standard error."""
     try:
-        return load(path, environ, flags)
+        return read()
     except ConfigError as refusal:
         count = len(refusal.problems)
         print(

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from protocol.header import RequestHeader
     from protocol.primitives import Frame
     from proxy.broker import Broker
+    from proxy.config.model import Limits
     from proxy.net.client_connection import ClientConnection
     from proxy.net.response_order import Place
     from proxy.relay import RelayLink
@@ -82,12 +83,16 @@ class Dispatch:
     def open(self) -> None:
         """Make the objects that handlers keep for the connection."""
         link = self._link
-        self._most = link.broker.config.limits.request_partitions
+        self.set_limits(link.broker.config.limits)
         self.authorization = Authorization(link)
         self.fetches = FetchScanner()
         self.reads = Reads(link)
         link.framed.framer.borrow_from(find_lender(link.broker, link.stores))
         let_produces_pass(link)
+
+    def set_limits(self, limits: Limits) -> None:
+        """Take other limits for the requests that arrive from now on."""
+        self._most = limits.request_partitions
 
     @property
     def is_idle(self) -> bool:

@@ -51,6 +51,11 @@ class TokenBucket:
         self._refilled_s = max(now_s, self._refilled_s)
         return self._tokens
 
+    def set_burst(self, burst_s: float, burst_floor_bytes: int) -> None:
+        """Hold at most so much from now on."""
+        self._burst_s, self._floor_bytes = burst_s, burst_floor_bytes
+        self._tokens = min(self._tokens, self.capacity_bytes)
+
     def set_rate(self, rate_bytes_s: float, now_s: float) -> None:
         """From now on; what was earned at the old rate stays, up to the new capacity."""
         self.refill(now_s)
@@ -117,6 +122,11 @@ class _Client(Generic[T]):
         """Its request is granted."""
         self.credit -= self.waiting.pop(request)
 
+    def reweigh(self, allotment: float) -> None:
+        """It gets another allotment from its next round on; what it saved is at most that."""
+        self.allotment = allotment
+        self.credit = min(self.credit, allotment)
+
     def correct(self, size_bytes: float) -> None:
         """It has paid `size_bytes` too little; below 0 it gets back at most one round's allotment."""
         self.credit = min(self.credit - size_bytes, max(self.allotment, self.credit))
@@ -161,6 +171,13 @@ class FairShare(Generic[T]):
             else:
                 (self._next if client.round == self._round else self._now).append(client_id)
         client.waiting[request] = size_bytes
+
+    def set_rule(self, rule: FairRule) -> None:
+        """Share by other weights from now on. What waits keeps its place, and what was overdrawn is still owed."""
+        self._rule = rule
+        for clients in (self._active, self._idle):
+            for client_id, client in clients.items():
+                client.reweigh(rule.weight_of(client_id) * rule.quantum_bytes)
 
     def remove(self, request: T) -> bool:
         """Whether it was waiting, and is not any more. Its client's turn is taken back when that comes."""

@@ -102,6 +102,15 @@ class Controller:
         self._sent_bytes = 0
         self._backlog = False
 
+    def set_rule(self, rule: ControllerRule) -> None:
+        """Settle at another target, within other bounds, from the next decision on. What was learnt of the disk
+        stays; the rate is within the new bounds at once.
+        """
+        self._rule = rule
+        self._base, self._proven = self._bound(self._base), self._bound(self._proven)
+        self._rate = self._bound(self._rate)
+        self._state = replace(self._state, rate_bytes_s=self._rate, proven_bytes_s=self._proven)
+
     @property
     def rate_bytes_s(self) -> float:
         return self._rate

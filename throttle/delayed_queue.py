@@ -71,6 +71,16 @@ class _DiskQueue:
         self.counts.look(busy, rate_bytes_s)
         self.waited = False
 
+    def set_rule(self, rule: DelayRule) -> None:
+        """Other bounds of the budget, and other weights."""
+        self.bucket.set_burst(rule.burst_s, rule.burst_floor_bytes)
+        self.share.set_rule(rule.fair)
+
+    def set_rate(self, rate_bytes_s: float, now_s: float) -> None:
+        """Another rate between two looks at the disk."""
+        self.bucket.set_rate(rate_bytes_s, now_s)
+        self.counts.look(self.counts.busy, rate_bytes_s)
+
     def close(self) -> None:
         """The disk is not known any more: nothing is delayed for it."""
         self.known = False
@@ -118,6 +128,20 @@ class DelayedQueue:
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+    def set_rule(self, rule: DelayRule) -> None:
+        """Take other bounds and weights. What waits beyond a new bound keeps waiting, until the deadline that it
+        was given; only further misses are refused. `tick_s` stays as it was at construction.
+        """
+        self._rule = rule
+        for queue in self._queues.values():
+            queue.set_rule(rule)
+
+    def set_rate(self, disk: str, rate_bytes_s: float, now_s: float) -> None:
+        """Another rate of a disk, though nothing was shown of it; no effect on one that is not known."""
+        queue = self._queues.get(disk)
+        if queue is not None:
+            queue.set_rate(rate_bytes_s, now_s)
 
     def has_waited(self, disk: str) -> bool:
         """Whether a miss has waited for the disk since `set_disk` was called last."""

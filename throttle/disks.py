@@ -203,6 +203,10 @@ class DiskGauge:
     def last(self) -> DiskSample | None:
         return self._last
 
+    def set_rule(self, rule: BusyRule) -> None:
+        """What counts as busy from the next look on."""
+        self._rule = rule
+
     def set_limit(self, limit: DiskLimit) -> None:
         """The limit whose share is load from the next look on."""
         self._limit = limit

@@ -121,6 +121,12 @@ class LimitRecognition:
         if len(self._looks) == LOOKS and is_at_limit(self._looks, self._target):
             self._adopt(median(one.disk_bytes_s for one in self._looks), now_s)
 
+    def set_target(self, target: float) -> None:
+        """The controller settles at another load: earlier looks do not count. A limit that is known stays."""
+        if target != self._target:
+            self._target = target
+            self._start_anew()
+
     def forget(self) -> None:
         """No limit is known from now on, and no look counts."""
         self.limit = NO_LIMIT

@@ -100,6 +100,12 @@ class _SampledDisk:
         """The limit in use."""
         return self.named if self.named.source else self.recognition.limit
 
+    def set_rules(self, rules: ThrottleRules) -> None:
+        """Judge the disk, and steer its rate, by other rules."""
+        self.gauge.set_rule(rules.busy)
+        self.recognition.set_target(rules.controller.target)
+        self.controller.set_rule(rules.controller)
+
     def recognise(self, sample: DiskSample, miss_bytes: int, waited: bool, now_s: float) -> None:
         """Look for the limit of a disk for which none is named. Call before the controller moves its rate."""
         if not self.named.source:
@@ -160,6 +166,20 @@ class Throttle:
         self._queue.set_disk(name, sample.busy, rate, now_s)
         disk.note_sample(done_bytes, now_s)
         return sample
+
+    def set_rules(self, rules: ThrottleRules, now_s: float) -> None:
+        """Take other rules; call `advance` next. What was learnt of the disks stays, and what waits keeps its place."""
+        self._rules = rules
+        self._queue.set_rule(rules.queue)
+        for name, disk in self._disks.items():
+            disk.set_rules(rules)
+            self._queue.set_rate(name, disk.controller.rate_bytes_s, now_s)
+
+    def forget_samples(self) -> None:
+        """The disks are looked at no more: nothing is delayed, and `advance` grants what waits."""
+        for name, disk in self._disks.items():
+            if disk.sampled:
+                self._forget_sample(name, is_missing=False)
 
     def submit(
         self, key: TicketKey, client_id: str, disk: str | None, size_bytes: int, now_s: float

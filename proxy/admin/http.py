@@ -1,6 +1,7 @@
 """HTTP for operators: metrics, health, state. [socket]
 
-Owns a small HTTP/1.1 server that answers GET and HEAD from a table of routes. Must not know Kafka,
+Owns a small HTTP/1.1 server that answers GET and HEAD from a table of routes, and POST from a table
+of actions. Must not know Kafka,
 the cache or the content of responses. The server is no data path, so asyncio's streams suffice.
 Invariants:
 * a request's head, the time for it to arrive, the time for its response to be read and the number
@@ -17,8 +18,9 @@ import json
 import logging
 import re
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import NamedTuple
 
 from proxy.config.units import Address
@@ -65,6 +67,9 @@ class BadRequest(Exception):
 
 
 Handler = Callable[[], HttpResponse]
+Action = Callable[[], Awaitable[HttpResponse]]
+READS, ACTS = "GET, HEAD", "POST"
+"""The methods of a route, and of an action."""
 
 
 def json_answer(value: object) -> HttpResponse:
@@ -142,21 +147,23 @@ def scan_head(head: bytes) -> HttpRequest:
 
 
 class AdminServer:
-    """Serves `routes` (path to handler) on listening sockets. Call start(), then close().
-    `token`: all paths but PROBES need this bearer token (RFC 6750); None: no path does.
-    `keeps_alive` False: each connection is closed after its first response.
+    """Serves `routes` (path to handler) and `actions` (path to what a POST does) on listening sockets. Call
+    start(), then close(). `token`: all paths but PROBES need this bearer token (RFC 6750); None: no
+    path does. `keeps_alive` False: each connection is closed after its first response.
     """
 
     def __init__(
         self,
         routes: Mapping[str, Handler],
         *,
+        actions: Mapping[str, Action] = MappingProxyType({}),
         max_connections: int = 32,
         request_timeout_s: float = 10.0,
         token: str | None = None,
         keeps_alive: bool = True,
     ) -> None:
         self._routes = dict(routes)
+        self._actions = dict(actions)
         self._max_connections = max_connections
         self._request_timeout_s = request_timeout_s
         self._token = None if token is None else token.encode()
@@ -235,12 +242,12 @@ class AdminServer:
             request = scan_head(head)
             if is_full and request.path not in PROBES:
                 raise BadRequest(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections")
-            answer, allow = self._answer(request)
+            answer, allow = await self._answer(request)
             request = request._replace(
                 keeps_alive=request.keeps_alive and self._keeps_alive and not is_full
             )
         except BadRequest as refusal:
-            answer, allow = HttpResponse(f"{refusal}\n".encode(), status=refusal.status), False
+            answer, allow = HttpResponse(f"{refusal}\n".encode(), status=refusal.status), ""
             request = HttpRequest("GET", "", keeps_alive=False)
         writer.write(
             _build_answer(answer, request.keeps_alive, allow, with_body=request.method != "HEAD")
@@ -264,25 +271,30 @@ class AdminServer:
         except (asyncio.IncompleteReadError, TimeoutError):
             return None
 
-    def _answer(self, request: HttpRequest) -> tuple[HttpResponse, bool]:
-        """The response, and whether it must name the allowed methods (405)."""
+    async def _answer(self, request: HttpRequest) -> tuple[HttpResponse, str]:
+        """The response, and the methods that it must name as allowed (405), or ""."""
         if not self._is_allowed(request):
-            return HttpResponse(b"a token is wanted\n", status=HTTPStatus.UNAUTHORIZED), False
-        handler = self._routes.get(request.path)
-        if handler is None:
-            known = " ".join(sorted(self._routes))
+            return HttpResponse(b"a token is wanted\n", status=HTTPStatus.UNAUTHORIZED), ""
+        handler, action = self._routes.get(request.path), self._actions.get(request.path)
+        if handler is None and action is None:
+            known = " ".join(sorted({*self._routes, *self._actions}))
             return HttpResponse(
                 f"not found; there are {known}\n".encode(), status=HTTPStatus.NOT_FOUND
-            ), False
-        if request.method not in ("GET", "HEAD"):
-            return HttpResponse(b"only GET and HEAD\n", status=HTTPStatus.METHOD_NOT_ALLOWED), True
+            ), ""
+        methods = READS if handler is not None else ACTS
+        if request.method not in methods.split(", "):
+            text = f"only {methods.replace(', ', ' and ')}\n".encode()
+            return HttpResponse(text, status=HTTPStatus.METHOD_NOT_ALLOWED), methods
         try:
-            return handler(), False
+            if action is not None:
+                return await action(), ""
+            assert handler is not None
+            return handler(), ""
         except Exception:
             _log.exception("the admin handler failed", extra={"path": request.path})
             return HttpResponse(
                 b"failed; see the log\n", status=HTTPStatus.INTERNAL_SERVER_ERROR
-            ), False
+            ), ""
 
     def _is_allowed(self, request: HttpRequest) -> bool:
         if self._token is None or request.path in PROBES:
@@ -292,14 +304,14 @@ class AdminServer:
 
 
 def _build_answer(
-    answer: HttpResponse, keeps_alive: bool, allow: bool = False, with_body: bool = True
+    answer: HttpResponse, keeps_alive: bool, allow: str = "", with_body: bool = True
 ) -> bytes:
     lines = [
         f"HTTP/1.1 {answer.status:d} {HTTPStatus(answer.status).phrase}",
         f"Content-Type: {answer.content_type}",
         f"Content-Length: {len(answer.body)}",
         "Cache-Control: no-store",
-        *(["Allow: GET, HEAD"] if allow else []),
+        *([f"Allow: {allow}"] if allow else []),
         *(["WWW-Authenticate: Bearer"] if answer.status == HTTPStatus.UNAUTHORIZED else []),
         f"Connection: {'keep-alive' if keeps_alive else 'close'}",
     ]

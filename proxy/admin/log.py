@@ -79,9 +79,14 @@ def configure(
         if isinstance(old, LogQueue):
             old.close()
     root.addHandler(handler)
-    root.setLevel(level.upper())
+    set_level(level)
     logging.captureWarnings(True)
     return handler
+
+
+def set_level(level: str) -> None:
+    """Write records from `level` up, from now on."""
+    logging.getLogger().setLevel(level.upper())
 
 
 def _fields(record: logging.LogRecord) -> Iterator[tuple[str, object]]:

@@ -47,6 +47,15 @@ class ReadinessCheck(Protocol):
         """Return whether clients should connect, and the reasons if not."""
 
 
+class LastReload(Protocol):
+    """The result of the last reload (`proxy.reload.Reloader`)."""
+
+    @property
+    def was_successful(self) -> bool: ...
+    @property
+    def reloaded_at(self) -> float: ...
+
+
 class Process(Protocol):
     """The parts of the running process that are sampled (`proxy.app.Forebay`)."""
 
@@ -64,6 +73,8 @@ class Process(Protocol):
     def readiness(self) -> ReadinessCheck: ...
     @property
     def restarts(self) -> Mapping[str, int]: ...
+    @property
+    def reloader(self) -> LastReload: ...
 
 
 def collect(process: Process) -> Iterator[Sample]:
@@ -75,6 +86,9 @@ def collect(process: Process) -> Iterator[Sample]:
     yield Sample("forebay_fallback", (), 0)
     for reason, count in process.restarts.items():
         yield Sample("forebay_worker_restarts_total", (reason,), count)
+    reloader = process.reloader
+    yield Sample("forebay_config_last_reload_success", (), int(reloader.was_successful))
+    yield Sample("forebay_config_last_reload_timestamp_seconds", (), reloader.reloaded_at)
     yield from _fetches(broker)
     yield from _cache(broker)
     yield from _replica_fetcher(broker)
@@ -171,7 +185,8 @@ def _replica_fetcher(broker: Broker) -> Iterator[Sample]:
 
 def _throttle(broker: Broker) -> Iterator[Sample]:
     statistics = broker.disk_throttle.statistics()
-    for disk, state in statistics.disks.items():
+    disks = statistics.disks if broker.config.throttle.enabled else {}
+    for disk, state in disks.items():
         queue, sample = state.queue, state.sample
         yield Sample("forebay_throttle_disk_sampled", (disk,), int(state.sampled))
         yield Sample("forebay_throttle_disk_busy", (disk,), int(queue.busy))

@@ -16,6 +16,7 @@ from typing import Literal, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from proxy.config.keys import EVERY, KEYS, SettingKey, environment_name, path_text, section_of
+from proxy.config.live_keys import is_live
 from proxy.config.model import Config
 from proxy.config.section import Section
 from proxy.config.units import format_duration, format_size
@@ -25,7 +26,7 @@ _HEAD = """\
 <!-- Generated from proxy/config/model.py by `python -m proxy.config.docs`; do not edit. -->
 # Configuration
 
-Forebay reads one YAML file once, at start: `forebay serve --config forebay.yaml`. The smallest one:
+Forebay reads one YAML file at start, and again at a reload: `forebay serve --config forebay.yaml`. The smallest one:
 
 ```yaml
 listeners:
@@ -41,6 +42,8 @@ listeners:
 * **Sizes** are bytes, or numbers with a unit: `64KiB`, `512MiB`, `1.5GiB` (powers of 1024; also `512Mi`),
   `10MB` (powers of 1000). **Durations** always carry a unit: `250ms`, `1s`, `1h30m`.
 * **Secrets** are never in the file: keys that end in `File` name the files that hold them.
+* **Reload:** SIGHUP or `POST /reload` changes keys marked `live`; keys marked `restart` keep their value until the next
+  start ([operations.md](operations.md#reload-the-configuration)).
 * **Unset:** the key is absent or null, or its variable is empty and the key may be unset.
 * Unknown keys, duplicate keys and values out of bounds are refused at start, all at once. `forebay config
   check forebay.yaml` reports them without starting, and prints the effective values and their sources.
@@ -71,7 +74,9 @@ def build_page() -> str:
     for prefix, keys in groupby(KEYS, key=lambda key: key.pattern[:-1]):
         section, title = _find_section(prefix)
         parts.append(f"\n## `{path_text(prefix)}`\n{title}\n\n")
-        parts.append("| key | default | bounds | meaning |\n| --- | --- | --- | --- |\n")
+        parts.append(
+            "| key | default | bounds | reload | meaning |\n| --- | --- | --- | --- | --- |\n"
+        )
         parts.extend(_row(key) for key in keys if key.section is section)
     return "".join(parts) + _FOOT
 
@@ -91,7 +96,8 @@ def _find_section(prefix: tuple[str, ...]) -> tuple[type[Section], str]:
 def _row(key: SettingKey) -> str:
     name = f"`{key.pattern[-1]}`<br><sub>`{environment_name(key.pattern)}`</sub>"
     meaning = (key.field.description or "").replace("|", "\\|")
-    return f"| {name} | {_default(key)} | {_bounds(key)} | {meaning} |\n"
+    reload = "live" if is_live(key) else "restart"
+    return f"| {name} | {_default(key)} | {_bounds(key)} | {reload} | {meaning} |\n"
 
 
 def _default(key: SettingKey) -> str:

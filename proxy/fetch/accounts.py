@@ -89,7 +89,7 @@ class Accounts:
                 sizes = list(map(SIZE, alike))
                 counts.partitions[verdict] += len(sizes)
                 counts.record_bytes[verdict] += sum(sizes)
-            if broker.cache.observes:
+            if broker.observes:
                 counts.observe(sum(one.would_hit_bytes or 0 for one in outcomes))
             took_s = left_at - fetch.received_at
             if not is_ours:

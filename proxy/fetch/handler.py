@@ -86,7 +86,7 @@ def handle_fetch(link: FetchLink, frame: Frame) -> None:
         or max_bytes < 0
         or broker.scheduler.quotas.active
         or link.preferred_replicas
-        or broker.cache.observes
+        or not broker.serves
     ) and _goes_past_memory(fetch, frame):
         return
     asked = request.partitions
@@ -116,8 +116,12 @@ def _goes_past_memory(fetch: ClientFetch, frame: Frame) -> bool:
     elif link.preferred_replicas and request.rack_id:
         statuses = _skip_cache(fetch, ReadState.PASS, "preferred-replica")
         forward_fetch(FetchRecord(fetch), frame, statuses)
-    elif link.broker.cache.observes:
+    elif link.broker.observes:
         _observe(FetchRecord(fetch), frame)
+    elif (
+        not link.broker.serves
+    ):  # `cache.mode` has become `off`: the sessions are still Forebay's own
+        forward_fetch(FetchRecord(fetch), frame, _skip_cache(fetch, ReadState.PASS, DISABLED))
     else:
         return False
     return True

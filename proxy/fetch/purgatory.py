@@ -71,6 +71,10 @@ class Purgatory:
         self.parked += 1
         return True
 
+    def set_limit(self, limit: int) -> None:
+        """Take another limit. Delayed Fetches beyond it keep waiting; no more are added."""
+        self._limit = limit
+
     def unpark(self, link: AnyLink, fetch: Delayed) -> None:
         """Remove a delayed Fetch; no effect if it is not listed."""
         waiting = self._waiting.get(link)
@@ -84,6 +88,11 @@ class Purgatory:
         """Answer every delayed Fetch of `link` with the bytes that are readable now."""
         for fetch in list(self._waiting.get(link, ())):
             fetch.leave()
+
+    def leave_all(self) -> None:
+        """Answer every delayed Fetch of every connection with the bytes that are readable now."""
+        for link in list(self._waiting):
+            self.leave(link)
 
     def leave_one(self, link: AnyLink, place: Place) -> None:
         """Answer the delayed Fetch that holds `place` in the response order, if there is one, with

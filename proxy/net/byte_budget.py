@@ -74,6 +74,13 @@ class ByteBudget:
         bytes; oldest first.
         """
 
+    def set_limit(self, limit_bytes: int) -> None:
+        """Take another limit. Bytes in flight beyond it stay charged and are served; no more is read until
+        they have fallen below. Transports that have room by a higher limit resume.
+        """
+        self.limit_bytes = limit_bytes
+        self.sub(0)
+
     @property
     def paused_transports(self) -> int:
         """Number of transports that wait for the count to fall."""

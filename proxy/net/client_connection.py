@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from protocol.errors import BadFrame
     from protocol.header import RequestHeader
     from protocol.primitives import Frame
+    from proxy.config.model import Limits
     from proxy.net.broker_connection import Answer, Begin, Sent
     from proxy.net.listener import Listener
     from proxy.net.response_order import Place
@@ -139,8 +140,24 @@ class ClientConnection(Generic[Services, Kept]):
 
     def _on_made(self) -> None:
         self._open = True
+        self.set_limits(self.broker.config.limits)  # they may have changed since it was accepted
         self._counters.clients.open()
         self.listener.opened(self)
+
+    def set_limits(self, limits: Limits) -> None:
+        """Take other limits. What is held beyond them stays; the client is read again below them. A frame that
+        has begun may still be completed.
+        """
+        if limits is self._limits:
+            return
+        self._materialize()  # the next request asks whether it may be pipelined
+        self._limits = limits
+        self.framed.framer.limit_frames(limits.max_request_frame_bytes)
+        if self.listener.wants_sasl:
+            self.limit_unsigned()
+        self.handlers.set_limits(limits)
+        if self.holds_client:
+            self.release_client()
 
     def count_request(self, api_key: int, size_bytes: int) -> None:
         """Charge a whole request until `request_done`; pauses the client at the budget's limit."""

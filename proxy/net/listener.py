@@ -8,24 +8,38 @@ requests, nor who has bound the socket (proxy/sockets.py). Invariants: a connect
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import ssl
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 
 from proxy.net.broker_connection import Dial
 from proxy.net.client_connection import ClientConnection
 from proxy.net.services import Kept, Services
 from proxy.net.tls_handshakes import TlsServer
-from proxy.sockets import BACKLOG, find_address
+from proxy.sockets import BACKLOG, end_vanished, find_address
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from proxy.config.model import Limits, ListenerConfig, UpstreamTls
+    from proxy.config.model import Limits, ListenerConfig, ListenerTls, UpstreamTls
     from proxy.config.units import Address
 
 log = logging.getLogger("forebay.listener")
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerSettings:
+    """What connections are made by: how the broker is reached, and the TLS settings toward clients (None: plain
+    text).
+    """
+
+    config: ListenerConfig
+    dial: Dial
+    catch_up_dial: Dial | None
+    server_context: ssl.SSLContext | None
 
 
 class Listener(Generic[Services, Kept]):
@@ -61,6 +75,7 @@ class Listener(Generic[Services, Kept]):
         self.bound: Address | None = None
         """The address that clients connect to; None before `start`."""
         self._servers: list[asyncio.Server | TlsServer] = []
+        self._sockets: Sequence[socket.socket] = ()
         self._accepted = 0
         self._stopping = False
         self.drained = asyncio.Event()
@@ -85,7 +100,7 @@ class Listener(Generic[Services, Kept]):
             server = TlsServer(self.broker.handshakes, context, self._accept_tls)
             server.start(sockets)
             self._servers.append(server)
-        self.bound = find_address(sockets)
+        self._sockets, self.bound = sockets, find_address(sockets)
         log.info(
             "listener %s: clients at %s, broker at %s",
             self.name,
@@ -101,6 +116,20 @@ class Listener(Generic[Services, Kept]):
                 self.config.catch_up_upstream,
                 extra={"listener": self.name},
             )
+
+    def adopt(self, settings: ListenerSettings, limits: Limits) -> None:
+        """Use other settings for the connections that are made from now on, and other limits for all. The address,
+        the broker and whether there is TLS must be the same.
+        """
+        self.config = settings.config
+        self.dial, self.catch_up_dial = settings.dial, settings.catch_up_dial
+        for server in self._servers:
+            if isinstance(server, TlsServer) and settings.server_context is not None:
+                server.set_context(settings.server_context)
+        for one in self._sockets:
+            end_vanished(one, limits.idle_timeout_s)
+        for link in list(self.links):
+            link.set_limits(limits)
 
     def _accept(self) -> asyncio.BaseProtocol:
         self._accepted += 1
@@ -179,6 +208,30 @@ def build_dial(config: ListenerConfig, address: Address, limits: Limits) -> Dial
         limits.connect_timeout_s,
         limits.max_response_frame_bytes,
     )
+
+
+def load_settings(config: ListenerConfig, limits: Limits) -> ListenerSettings:
+    """The settings of a listener, with the present content of its certificates' files. Raises ValueError, which names
+    the keys of the files, if one cannot be loaded.
+    """
+    with _naming_files("tls", config.tls):
+        server_context = build_server_context(config)
+    with _naming_files("upstreamTls", config.upstream_tls):
+        dial = build_dial(config, config.upstream, limits)
+        catch_up = config.catch_up_upstream
+        catch_up_dial = build_dial(config, catch_up, limits) if catch_up is not None else None
+    return ListenerSettings(config, dial, catch_up_dial, server_context)
+
+
+@contextlib.contextmanager
+def _naming_files(section: str, values: ListenerTls | UpstreamTls | None) -> Iterator[None]:
+    """Context that replaces an error by a ValueError which names the section's files."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        files = values.model_dump(mode="json", by_alias=True) if values is not None else {}
+        named = ", ".join(f"{key} {path}" for key, path in files.items() if path and "File" in key)
+        raise ValueError(f"{section}: a file cannot be loaded ({named}): {error}") from error
 
 
 def build_client_context(tls: UpstreamTls) -> ssl.SSLContext:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from protocol.primitives import Frame
     from proxy.accounting.counters import Counters
-    from proxy.config.model import Config, ListenerConfig
+    from proxy.config.model import Config, Limits, ListenerConfig
     from proxy.net.byte_budget import ByteBudget
     from proxy.net.framed_transport import FramedTransport
     from proxy.net.response_order import Place
@@ -66,6 +66,9 @@ class Handlers(Protocol):
     @property
     def is_idle(self) -> bool:
         """Return True if no read is open beside the requests in the response order."""
+
+    def set_limits(self, limits: Limits) -> None:
+        """Take other limits for the requests that arrive from now on."""
 
     def complete_delayed(self, place: Place | None = None) -> None:
         """Answer the delayed request that holds `place` now; None: all delayed requests."""

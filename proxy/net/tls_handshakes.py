@@ -48,9 +48,13 @@ class Handshakes:
 
     def __init__(self, counts: ClientCounts, max_connections: int) -> None:
         self._counts = counts
+        self._under_way: dict[asyncio.Task[None], None] = {}
+        self.set_limit(max_connections)
+
+    def set_limit(self, max_connections: int) -> None:
+        """Take another `limits.maxConnections`. Handshakes under way beyond it continue."""
         self._max_connections = max_connections
         self.limit = max(1, max_connections // SHARE)
-        self._under_way: dict[asyncio.Task[None], None] = {}
 
     def __len__(self) -> int:
         return len(self._under_way)
@@ -143,6 +147,10 @@ class TlsServer:
     def is_serving(self) -> bool:
         """Whether clients can connect."""
         return bool(self._accepting)
+
+    def set_context(self, context: ssl.SSLContext) -> None:
+        """Use other TLS settings for the handshakes that begin from now on."""
+        self._context = context
 
     async def _accept(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()

@@ -296,13 +296,17 @@ class Partitions:
 
     def __init__(self, cache: BlockCache, limit: int, transactions_limit: int) -> None:
         self.cache = cache
-        self.limit = min(limit, cache.statistics().partitions_max)
+        self.set_limit(limit)
         self.transactions_limit = transactions_limit
         self.refused = 0
         self._by_key: dict[tuple[bytes, int], Partition] = {}
         self.find_by_key: Callable[[tuple[bytes, int]], Partition | None] = self._by_key.get
         self._topics: dict[Topic, int] = {}  # number of followed partitions per topic
         self._new_topics: dict[Topic, None] = {}
+
+    def set_limit(self, limit: int) -> None:
+        """Take another limit. Partitions beyond it stay followed; no more are added."""
+        self.limit = min(limit, self.cache.statistics().partitions_max)
 
     def __len__(self) -> int:
         return len(self._by_key)

@@ -143,6 +143,9 @@ class Pipeline:
 
     def _may_follow(self) -> bool:
         """True if a request may be forwarded behind all requests that are on the connection now."""
+        if self._scheduler.quotas.active:  # set since the pipeline was started: it reserves nothing
+            self._is_alone = False
+            return False
         plan = self._link.plan_pipelined(len(self._in_flight), RING)
         self._is_alone = plan == ALONE
         return bool(plan)

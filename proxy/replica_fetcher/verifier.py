@@ -107,6 +107,10 @@ class Verifier:
     def __len__(self) -> int:
         return len(self._waiting) + self._in_flight
 
+    def set_ratio(self, ratio: float) -> None:
+        """Take another share of the hits. Samples that wait are still compared."""
+        self.ratio = ratio
+
     def choose(self, hits: int) -> list[int]:
         """Return which of the next `hits` hits are to be compared, as numbers from 0 on."""
         ratio, draw = self.ratio, self._draw

@@ -101,6 +101,25 @@ class DiskThrottle:
         )
         self._sample()
 
+    def set_rules(self, config: ThrottleConfig) -> None:
+        """Take other rules. What waits keeps its place, or goes at once where the throttle is off now. The disks
+        themselves, and the files that tell of them, stay those of the start.
+        """
+        was_enabled, self._config = self._config.enabled, config
+        self._throttle.set_rules(build_rules(config), self._broker.now())
+        if config.enabled and not was_enabled:
+            self.start()
+        elif was_enabled and not config.enabled:
+            self._stop_sampling()
+            log.info("the throttle is off: %s", self._why_off())
+        self._grant()
+
+    def _stop_sampling(self) -> None:
+        if self._sampling is not None:
+            self._sampling.cancel()
+            self._sampling = None
+        self._throttle.forget_samples()
+
     def _why_off(self) -> str:
         return "throttle.disks names none" if self._config.enabled else "throttle.enabled is false"
 

@@ -92,7 +92,7 @@ class LogDirs:
 
     def __init__(self, broker: SchedulingServices, config: ThrottleConfig) -> None:
         self._broker = broker
-        self._disks = ConfiguredDisks(config.disks if config.enabled else (), config.diskstats_file)
+        self._disks = ConfiguredDisks(config.disks, config.diskstats_file)
         self._one = self._disks.only
         self._listed: Placed = {}
         self._described: Placed = {}

@@ -23,9 +23,15 @@ class QuotaTable:
     """All quota accounts. If no quota is configured, every method returns at once."""
 
     def __init__(self, config: Isolation) -> None:
-        self.active = config.enabled and bool(config.topic_quotas or config.client_quotas)
+        self.active = _is_active(config)
         self.topics = Quotas(_finder(config.topic_quotas))
         self.clients = Quotas(_finder(config.client_quotas))
+
+    def set_quotas(self, config: Isolation, now: float) -> None:
+        """Take the quotas of another configuration. Reserved bytes stay reserved, and debts stay owed."""
+        self.active = _is_active(config)
+        self.topics.set_quotas(_finder(config.topic_quotas), now)
+        self.clients.set_quotas(_finder(config.client_quotas), now)
 
     def reserve(
         self, client_id: str, topics: Sequence[str], size_bytes: int, now: float
@@ -65,6 +71,10 @@ class QuotaTable:
         if self.active and size_bytes:
             self.clients.charge(client_id, size_bytes, now)
             self.topics.charge(topic, size_bytes, now)
+
+
+def _is_active(config: Isolation) -> bool:
+    return config.enabled and bool(config.topic_quotas or config.client_quotas)
 
 
 def _finder(entries: Sequence[Entry]) -> Callable[[str], Quota]:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from isolation.queues import Queue
     from isolation.quotas import Reservation
+    from proxy.config.isolation import Isolation
     from proxy.net.client_connection import AnyLink
     from proxy.net.services import PipelinedRequests
     from proxy.scheduling.services import OwnTicket, SchedulingServices
@@ -56,17 +57,12 @@ class RequestScheduler:
         config = broker.config.isolation
         self._broker = broker
         self.enabled = config.enabled
-        rule = QueueRule(
-            config.data_queues,
-            config.queue_requests,
-            config.queue_size_bytes,
-            config.max_queue_wait_s,
-            config.release_after_s,
-        )
-        control = build_limit(config.control_slots)
         self._peers, self.processor_wait = Peers(), ProcessorWait()
         self.queues = Queues(
-            rule, control, partial(build_limit, config.data_slots, self._peers), self._materialize
+            build_queue_rule(config),
+            build_limit(config.control_slots),
+            partial(build_limit, config.data_slots, self._peers),
+            self._materialize,
         )
         self._due_after_s, self.release_after_s = self.queues.due_after_s, config.release_after_s
         self._health = Health(HealthRule(hang_after_s=config.hang_after_s))
@@ -85,6 +81,25 @@ class RequestScheduler:
         self._timer: asyncio.TimerHandle | None = None
         self.due_at = float("inf")
         self.next_health_check_at = self._health_at = float("-inf")
+
+    def set_rules(self, config: Isolation) -> None:
+        """Take other bounds, slots and quotas. Requests in service keep their slots, those that wait keep their
+        places; what the new slots have room for is dispatched now. `enabled` and `dataQueues` stay as they are.
+        """
+        self._materialize()
+        now = self._broker.now()
+        self.queues.set_rules(
+            build_queue_rule(config),
+            build_limit(config.control_slots),
+            partial(build_limit, config.data_slots, self._peers),
+        )
+        self._due_after_s, self.release_after_s = self.queues.due_after_s, config.release_after_s
+        self._health.set_rule(HealthRule(hang_after_s=config.hang_after_s))
+        self.hang_after_s = config.hang_after_s
+        self.next_health_check_at = float("-inf")
+        self.quotas.set_quotas(config, now)
+        self._end_turn(self.queues.turn(now))
+        self._schedule(now)
 
     # -- requests ----------------------------------------------------------------------------------
 
@@ -489,6 +504,17 @@ class RequestScheduler:
         now = self._broker.now()
         self._check_health(now)
         return self.queues.statistics(now), self._health.statistics()
+
+
+def build_queue_rule(config: Isolation) -> QueueRule:
+    """Return the bounds of the queues, from their configuration."""
+    return QueueRule(
+        config.data_queues,
+        config.queue_requests,
+        config.queue_size_bytes,
+        config.max_queue_wait_s,
+        config.release_after_s,
+    )
 
 
 def _is_of(topic: str | bytes, entry: Entry) -> bool:

@@ -1,7 +1,7 @@
 """Handover: all that a worker is given by the supervisor, in a memory file that it inherits.
 
 Owns the file's format. Must not know what either process does with it. Invariants: the configuration
-is read and checked once, by the supervisor; both processes are of one build.
+of the start is read and checked once, by the supervisor; both processes are of one build.
 """
 
 from __future__ import annotations
@@ -25,13 +25,47 @@ class NoHandover(Exception):
     """The descriptor is none of a handover."""
 
 
+class ConfigInForce:
+    """The configuration that is in force, in a memory file which outlives each worker: a worker
+    writes it after a reload, the supervisor reads it before the next worker. `fd` is inherited.
+    """
+
+    __slots__ = ("fd",)
+
+    def __init__(self, fd: int | None = None) -> None:
+        """`fd` None: a new file, without a configuration."""
+        self.fd = os.memfd_create("forebay-config", 0) if fd is None else fd
+
+    def write(self, config: Config) -> None:
+        """Replace the configuration."""
+        text = json.dumps(config.model_dump(mode="json", by_alias=True)).encode()
+        os.ftruncate(self.fd, 0)
+        os.pwrite(self.fd, text, 0)
+
+    def close(self) -> None:
+        """Forget it here."""
+        os.close(self.fd)
+
+    def read(self) -> Config | None:
+        """Return what was written last; None if nothing was, or a writer ended within `write`."""
+        try:
+            content = json.loads(os.pread(self.fd, LARGEST_BYTES, 0))
+            return Config.model_validate(content, by_alias=True, by_name=False)
+        except ValueError:
+            return None
+
+
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """`heartbeat`: descriptor of the pipe to the supervisor. `owner`: the supervisor's process id,
-    the same for each of its workers. `restarts`: workers replaced so far, by reason.
+    """`in_force`: where a reload leaves its configuration for later workers. `arguments`: those of
+    `forebay serve`, by which the configuration is read again. `heartbeat`: descriptor of the pipe to
+    the supervisor. `owner`: the supervisor's process id, the same for each of its workers.
+    `restarts`: workers replaced so far, by reason.
     """
 
     config: Config
+    in_force: ConfigInForce
+    arguments: Sequence[str]
     sockets: Sockets
     heartbeat: int
     owner: int
@@ -42,6 +76,8 @@ def write_handover(handover: Handover) -> int:
     """A descriptor to be inherited, from which `read_handover` reads. The caller closes it."""
     content = {
         "config": handover.config.model_dump(mode="json", by_alias=True),
+        "inForce": handover.in_force.fd,
+        "arguments": list(handover.arguments),
         "listeners": [list(map(socket.socket.fileno, one)) for one in handover.sockets.listeners],
         "admin": list(map(socket.socket.fileno, handover.sockets.admin)),
         "heartbeat": handover.heartbeat,
@@ -61,10 +97,13 @@ def read_handover(fd: int) -> Handover:
     try:
         content = json.loads(os.pread(fd, LARGEST_BYTES, 0))
         os.close(fd)
-        os.set_inheritable(content["heartbeat"], False)
+        for inherited in (content["heartbeat"], content["inForce"]):
+            os.set_inheritable(inherited, False)
         sockets = Sockets(tuple(map(_open, content["listeners"])), _open(content["admin"]))
         return Handover(
             Config.model_validate(content["config"], by_alias=True, by_name=False),
+            ConfigInForce(content["inForce"]),
+            content["arguments"],
             sockets,
             content["heartbeat"],
             content["owner"],

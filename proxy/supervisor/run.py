@@ -13,14 +13,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import resource
 import signal
 from typing import TYPE_CHECKING
 
 from proxy.admin.http import PROMETHEUS_TEXT, AdminServer, HttpResponse, build_probes
 from proxy.config.check import read_secret
-from proxy.sockets import Sockets, bind_all
+from proxy.sockets import bind_all
 from proxy.supervisor.crash_policy import CrashPolicy
+from proxy.supervisor.handover import ConfigInForce, Handover
 from proxy.supervisor.pipes import Pipes, find_obstacle
 from proxy.supervisor.signals import handle_signals
 from proxy.supervisor.worker_process import REASONS, WorkerEnd, WorkerProcess, reap_orphans
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from proxy.config.model import Config
+    from proxy.sockets import Sockets
 
 log = logging.getLogger("forebay.supervisor")
 
@@ -37,22 +40,32 @@ STOP_MARGIN_S = 10.0
 """Time beyond `shutdown.gracePeriod` for a worker to write its log and free its memory."""
 
 
-async def serve(config: Config, command: Sequence[str], version: str) -> int:
-    """Run until a signal of ENDING. `command` starts a worker. Returns the exit code: that of a
+async def serve(
+    config: Config, command: Sequence[str], version: str, arguments: Sequence[str]
+) -> int:
+    """Run until a signal of ENDING. `command` starts a worker. `arguments`: those of `forebay
+    serve`, by which a worker reads the configuration again. Returns the exit code: that of a
     first worker that cannot start, else that of the last worker. Raises OSError if an address
     cannot be bound.
     """
     raise_file_limit()
-    return await Supervisor(config, bind_all(config), command, version).run()
+    return await Supervisor(config, bind_all(config), command, version, arguments).run()
 
 
 class Supervisor:
     """The supervisor and its one worker. `sockets` are closed by `run`."""
 
     def __init__(
-        self, config: Config, sockets: Sockets, command: Sequence[str], version: str
+        self,
+        config: Config,
+        sockets: Sockets,
+        command: Sequence[str],
+        version: str,
+        arguments: Sequence[str] = (),
     ) -> None:
         self._config = config
+        self._in_force = ConfigInForce()
+        self._arguments = arguments
         self._sockets = sockets
         self._command = command
         self._version = version
@@ -77,6 +90,7 @@ class Supervisor:
     async def run(self) -> int:
         """Start workers, one after another, until a signal of ENDING. Returns the exit code."""
         handle_signals(self._stop)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
         asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self._reap_orphans)
         tell_unpiped(self._config)
         try:
@@ -94,6 +108,7 @@ class Supervisor:
             await self._pipes.abort()
             await self._admin.close()
             self._sockets.close()
+            self._in_force.close()
 
     def check_readiness(self) -> tuple[bool, list[str]]:
         """Whether clients should connect although no worker is ready, and the reasons if not: they
@@ -129,8 +144,9 @@ class Supervisor:
     async def _run_worker(self) -> WorkerEnd:
         """Start a worker and wait for its end. While a killed one does not end, clients are piped."""
         try:
+            self._config = self._in_force.read() or self._config
             self._worker = worker = WorkerProcess(
-                self._command, self._config, self._sockets, self._restarts, self._hand_over
+                self._command, self._build_handover, self._config, self._hand_over
             )
         except OSError as error:
             log.error("cannot start a worker: %s", error)
@@ -145,6 +161,26 @@ class Supervisor:
         end = await worker.ended
         self._reap_orphans()
         return end
+
+    def _build_handover(self, heartbeat: int) -> Handover:
+        return Handover(
+            self._config,
+            self._in_force,
+            self._arguments,
+            self._sockets,
+            heartbeat,
+            os.getpid(),
+            self._restarts,
+        )
+
+    def _reload(self) -> None:
+        """SIGHUP: the worker reads the configuration again. Without a worker that is ready, it
+        cannot be checked, and stays as it is.
+        """
+        if self._worker is not None and self._worker.is_ready:
+            self._worker.send_signal(signal.SIGHUP)
+        else:
+            log.warning("ignoring SIGHUP: no worker is ready to reload the configuration")
 
     def _hand_over(self) -> None:
         """Leave all sockets to the worker, which accepts now."""

@@ -34,6 +34,6 @@ def handle_signals(end: Callable[[], object]) -> None:
 def tell_ignored(number: signal.Signals) -> None:
     """Log that a signal was ignored, since its sender expects something else."""
     log.warning(
-        "ignoring a signal: a changed configuration is read at the next start",
+        "ignoring a signal: SIGHUP reloads the configuration once the process has started",
         extra={"signal": number.name},
     )

@@ -16,14 +16,14 @@ import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from proxy.supervisor.handover import Handover, write_handover
+from proxy.supervisor.handover import write_handover
 from proxy.supervisor.heartbeat import BEATS, READY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from proxy.config.model import Config
-    from proxy.sockets import Sockets
+    from proxy.supervisor.handover import Handover
 
 Reason = Literal["exit", "signal", "hung"]
 REASONS: tuple[Reason, ...] = ("exit", "signal", "hung")
@@ -54,17 +54,18 @@ class WorkerProcess:
     def __init__(
         self,
         command: Sequence[str],
+        handing: Callable[[int], Handover],
         config: Config,
-        sockets: Sockets,
-        restarts: Mapping[str, int],
         on_ready: Callable[[], object],
     ) -> None:
-        """Start the process: `command` and the descriptor of its handover. Raises OSError."""
+        """Start the process: `command` and the descriptor of what `handing` gives for the
+        descriptor of its heartbeat. Raises OSError.
+        """
         self._loop = asyncio.get_running_loop()
         self._on_ready = on_ready
         self._heartbeat, theirs = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         os.set_inheritable(theirs, True)
-        handover = write_handover(Handover(config, sockets, theirs, os.getpid(), restarts))
+        handover = write_handover(handing(theirs))
         try:
             arguments = [*command, str(handover)]
             self.pid, self._pidfd = spawn(arguments)

@@ -5,6 +5,7 @@ Owns what happens to the worker, and clients at work meanwhile. Must not know ho
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -288,3 +290,28 @@ def ask(port: int, path: str) -> bytes:
         while part := asking.recv(4096):
             answer += part
         return answer
+
+
+def read_ratio(sidecar: Sidecar) -> float:
+    """`cache.verifyRatio` in force."""
+    with urllib.request.urlopen(f"http://{HOST}:{sidecar.admin_port}/config") as answer:
+        return float(json.load(answer)["cache"]["verifyRatio"])
+
+
+def test_a_reloaded_configuration_outlives_the_worker(proxied: ProxiedBroker) -> None:
+    """The next worker has what is in force, not what the supervisor was started with. SIGHUP goes to
+    the supervisor.
+    """
+    with Pair(settings={"supervisor": LASTING}, shared=proxied) as pair:
+        sidecar = pair.sidecar
+        assert sidecar.reload({"cache": PATIENT_CACHE | {"verifyRatio": 0.25}})["success"]
+        worker = find_worker(sidecar.pid)
+        sidecar.signal_worker(signal.SIGKILL)
+        wait_until(
+            lambda: find_worker(sidecar.pid) not in (worker, None) and sidecar.is_ready(),
+            "another worker is ready",
+        )
+        assert read_ratio(sidecar) == 0.25
+        sidecar.write_config({"cache": PATIENT_CACHE | {"verifyRatio": 0.5}})
+        os.kill(sidecar.pid, signal.SIGHUP)
+        wait_until(lambda: read_ratio(sidecar) == 0.5, "SIGHUP reloads")

@@ -195,3 +195,14 @@ def test_steadily_answered_slow_topic_does_not_hang(health):
     last_s = 59.0
     assert health.plan("a", last_s + RULE.hang_after_s - 0.01) is Verdict.PASS
     assert health.plan("a", last_s + RULE.hang_after_s) is Verdict.REFUSE
+
+
+def test_another_rule_judges_what_is_unanswered():
+    health = Health(HealthRule(hang_after_s=5.0))
+    health.sent(["a"], 0.0)
+    assert health.plan("a", 2.0) is Verdict.PASS
+    health.set_rule(HealthRule(hang_after_s=1.0))
+    assert health.look_every_s <= 1.0
+    assert health.plan("a", 2.0) is Verdict.REFUSE
+    health.set_rule(HealthRule(hang_after_s=60.0))
+    assert health.plan("a", 2.0) is Verdict.REFUSE, "only an answer clears it"

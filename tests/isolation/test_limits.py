@@ -6,6 +6,7 @@ from heapq import heappop, heappush
 import pytest
 
 from isolation.limits import DIP_MAX_WINDOWS, UNFELT_S, AdaptiveLimit, AdaptiveRule, FixedLimit
+from isolation.peers import Peers
 
 
 class Broker:
@@ -205,3 +206,29 @@ def test_rules_that_cannot_be_are_refused(wrong):
 def test_a_limit_of_nothing_is_refused():
     with pytest.raises(ValueError, match="nothing"):
         FixedLimit(0)
+
+
+def test_another_rule_of_one_kind_keeps_what_was_learnt():
+    peers = Peers()
+    limit = AdaptiveLimit(AdaptiveRule(floor=2, ceiling=64, initial=8), peers)
+    Broker(limit, is_serial=False).run(10.0, lambda _now: 0.02)
+    slots, quiet_s = limit.slots_at(10.0), limit.statistics()["quiet_s"]
+    assert slots > 8 and quiet_s > 0
+    assert limit.replaced_by(AdaptiveLimit(AdaptiveRule(floor=2, ceiling=70, initial=8))) is limit
+    assert (limit.slots_at(10.0), limit.statistics()["quiet_s"]) == (slots, quiet_s)
+    limit.replaced_by(AdaptiveLimit(AdaptiveRule(floor=2, ceiling=4, initial=4)))
+    assert limit.slots_at(10.0) <= 4
+    limit.replaced_by(AdaptiveLimit(AdaptiveRule(floor=16, ceiling=64, initial=16)))
+    assert (limit.floor, limit.slots_at(10.0)) == (16, 16)
+
+
+def test_another_kind_of_limit_replaces_it_among_its_peers():
+    peers, fixed = Peers(), FixedLimit(3)
+    limit = AdaptiveLimit(AdaptiveRule(), peers)
+    others = [object() for _ in range(3)]
+    for one in (limit, *others):
+        peers.note(one, 5.0, 0.0)
+    assert peers.slowdown_beside(others[0], 0.0) == 5.0
+    assert limit.replaced_by(fixed) is fixed
+    assert peers.slowdown_beside(others[0], 0.0) == 1.0, "two others are no measure"
+    assert fixed.replaced_by(limit) is limit

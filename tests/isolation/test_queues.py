@@ -4,7 +4,7 @@ import pytest
 
 from isolation.classify import CONTROL
 from isolation.limits import AdaptiveLimit, AdaptiveRule, FixedLimit
-from isolation.queues import QueueRule, Queues
+from isolation.queues import LONGEST_WAITS, QueueRule, Queues
 from isolation.tickets import State, Waits
 
 
@@ -117,7 +117,7 @@ def test_wait_expires_while_the_queue_is_answered():
         now_s = tenth * 0.5
         assert queues.turn(now_s - 0.01).expired == []
         (served,) = queues.finished(served, now_s, 0.5)
-    assert len(queues.turn(queues.rule.longest_wait_s).expired) == 10
+    assert len(queues.turn(LONGEST_WAITS * queues.rule.max_wait_s).expired) == 10
     assert queues.statistics(5.0)[0]["waiting"] == 0
 
 
@@ -294,3 +294,68 @@ def test_two_stuck_requests_lower_the_limit_in_time():
 def test_rules_that_cannot_be_are_refused(wrong):
     with pytest.raises(ValueError, match="negative"):
         QueueRule(**wrong)
+
+
+def set_rules(queues, slots, **rule):
+    queues.set_rules(
+        QueueRule(**{"data_queues": 2, **rule}), FixedLimit(2), lambda: FixedLimit(slots)
+    )
+
+
+def test_smaller_bounds_refuse_nobody_who_waits():
+    queues, _ = make(slots=1, max_waiting=3, max_waiting_bytes=100)
+    served, *waiting = [offer(queues, n) for n in range(4)]
+    set_rules(queues, 1, max_waiting=1, max_waiting_bytes=10)
+    assert items(queues.turn(0.1).expired) == []
+    assert offer(queues, "new", now_s=0.1).state is State.REFUSED
+    assert [ticket.state for ticket in waiting] == [State.WAITING] * 3
+    for ticket in waiting:
+        assert queues.finished(served, 0.2, 0.1) == [ticket]
+        served = ticket
+    assert offer(queues, "new", now_s=0.2).state is State.WAITING
+
+
+def test_who_waits_keeps_the_time_that_held_when_it_came():
+    queues, _ = make(slots=1, max_wait_s=3.0)
+    offer(queues, "served")
+    waiting = offer(queues, "waits")
+    set_rules(queues, 1, max_wait_s=1.0)
+    assert queues.turn(2.9).expired == []
+    assert queues.next_due_s(2.9) == pytest.approx(2.9, abs=3.0)
+    assert queues.turn(3.0).expired == [waiting]
+    later = offer(queues, "later", now_s=3.0)
+    assert queues.turn(4.0).expired == [later]
+
+
+def test_fewer_slots_take_none_away():
+    queues, _ = make(slots=3)
+    served = [offer(queues, n) for n in range(3)]
+    set_rules(queues, 1)
+    waiting = offer(queues, "waits")
+    assert (waiting.state, queues.statistics(0.0)[0]["in_use"]) == (State.WAITING, 3)
+    assert queues.finished(served[0], 0.1, 0.1) == []
+    assert queues.finished(served[1], 0.1, 0.1) == []
+    assert queues.finished(served[2], 0.1, 0.1) == [waiting]
+
+
+def test_more_slots_admit_who_waits():
+    queues, _ = make(slots=1)
+    _, second, third, fourth = [offer(queues, n) for n in range(4)]
+    set_rules(queues, 3)
+    assert queues.turn(0.1).admitted == [second, third]
+    assert fourth.state is State.WAITING
+
+
+def test_an_earlier_release_holds_for_who_has_a_slot():
+    queues, _ = make(slots=1, release_after_s=10.0)
+    offer(queues, "poll", waits=Waits.POLL)
+    waiting = offer(queues, "waits")
+    set_rules(queues, 1, release_after_s=0.5)
+    assert queues.turn(0.4).admitted == []
+    assert queues.turn(0.5).admitted == [waiting]
+
+
+def test_the_number_of_queues_stays():
+    queues, _ = make()
+    with pytest.raises(ValueError, match="cannot change"):
+        set_rules(queues, 1, data_queues=3)

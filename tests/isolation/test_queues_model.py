@@ -1,5 +1,6 @@
 """Any sequence of offers, answers, cancellations and turns keeps the invariants of the queues."""
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given, settings
@@ -23,6 +24,13 @@ LIMIT = AdaptiveRule(
     floor=1, ceiling=4, initial=2, window_samples=2, window_max_s=0.5, quiet_for_s=5.0
 )
 
+RULES = (
+    (RULE, LIMIT),
+    (replace(RULE, max_waiting=1, max_waiting_bytes=10, max_wait_s=0.3), replace(LIMIT, ceiling=2)),
+    (replace(RULE, max_wait_s=0.0, release_after_s=0.1), replace(LIMIT, floor=2)),
+)
+"""Rules within the bounds of the first, which `check` goes by."""
+
 OFFERS = st.tuples(
     st.just("offer"),
     st.sampled_from([CONTROL, 0, 1]),
@@ -41,6 +49,7 @@ STEPS = st.one_of(
     ),
     st.tuples(st.sampled_from(["finish", "cancel", "release"]), st.integers(0, 20), st.booleans()),
     st.tuples(st.just("turn"), st.sampled_from([0.1, 0.5, 1.0])),
+    st.tuples(st.just("change"), st.integers(0, 2)),
 )
 
 
@@ -122,6 +131,14 @@ class Model:
     def release(self, index, _ok):
         if (ticket := self.pick(index, State.ADMITTED)) is not None:
             self.admit(self.queues.release_early(ticket, self.now_s))
+
+    def change(self, index):
+        """Other rules: who waits or is served stays so."""
+        before = [ticket.state for ticket in self.tickets]
+        rule, limit = RULES[index]
+        self.queues.set_rules(rule, FixedLimit(2), lambda: AdaptiveLimit(limit))
+        assert [ticket.state for ticket in self.tickets] == before
+        self.turn(0.0)
 
     def turn(self, delay_s):
         self.now_s += delay_s

@@ -139,3 +139,43 @@ def test_new_keys_beyond_the_limit_share_an_account():
 def test_quotas_that_let_nothing_through_are_refused(wrong):
     with pytest.raises(ValueError, match="positive"):
         Quota(**wrong)
+
+
+def test_a_smaller_quota_keeps_what_is_reserved():
+    quotas = make(IN_FLIGHT)
+    held = quotas.reserve(["a"], 90, 0.0)
+    quotas.set_quotas(lambda _key: Quota(in_flight_bytes=50), 0.0)
+    assert quotas.reserve(["a"], 1, 0.0) is None, "new work waits"
+    held.release()
+    assert quotas.reserve(["a"], 50, 0.0) is not None
+    assert quotas.reserve(["a"], 1, 0.0) is None
+
+
+def test_another_rate_keeps_the_debt():
+    quotas = make(RATE)
+    quotas.charge("a", 4000, 0.0)  # 2000 of the burst, 2000 owed
+    quotas.set_quotas(lambda _key: Quota(fetch_bytes_per_s=500.0), 0.0)
+    assert quotas.peek_delay_s(["a"], 0.0) == 4
+    assert quotas.owes(0.0)
+
+
+def test_without_a_quota_nothing_waits_and_nothing_is_lost():
+    quotas = make(Quota(in_flight_bytes=100, fetch_bytes_per_s=10.0))
+    held = quotas.reserve(["a"], 100, 0.0)
+    quotas.charge("a", 1000, 0.0)
+    quotas.set_quotas(lambda _key: Quota(), 0.0)
+    assert quotas.peek_delay_s(["a"], 0.0) == 0
+    assert not quotas.owes(0.0)
+    assert quotas.reserve(["a"], 1000, 0.0) is not None
+    quotas.set_quotas(lambda _key: IN_FLIGHT, 0.0)
+    assert quotas.reserve(["a"], 1, 0.0) is None, "what is in flight still counts"
+    held.release()
+
+
+def test_the_shared_account_of_newcomers_gets_the_new_quota():
+    quotas = make(IN_FLIGHT, max_keys=1)
+    quotas.reserve(["a"], 10, 0.0)
+    quotas.reserve(["b"], 10, 0.0)
+    quotas.set_quotas(lambda _key: Quota(in_flight_bytes=15), 0.0)
+    assert quotas.reserve(["c"], 6, 0.0) is None
+    assert quotas.reserve(["c"], 5, 0.0) is not None

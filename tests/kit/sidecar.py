@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 from contextlib import ExitStack
 from functools import partial
@@ -137,10 +138,27 @@ class Sidecar:
             assert time.monotonic() < deadline, f"{text!r} is not in the log:\n{self.log_tail()}"
             time.sleep(POLL_S)
 
-    def start(self, timeout_s: float = START_TIMEOUT_S) -> Self:
-        """Start, and wait until it is ready. Raises SidecarFailed where it ends, or is not ready in time."""
+    def write_config(self, settings: Mapping[str, Any]) -> Path:
+        """Write the configuration's file, with these sections in place of the former ones."""
+        self._settings |= settings
         config = self.directory / "forebay.yaml"
         config.write_text(json.dumps(self._settings, indent=1))  # JSON is YAML
+        return config
+
+    def reload(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Write these sections and reload by the admin port; its answer, also to a refused configuration."""
+        self.write_config(settings)
+        asked = urllib.request.Request(f"http://{HOST}:{self.admin_port}/reload", method="POST")
+        try:
+            with urllib.request.urlopen(asked, timeout=START_TIMEOUT_S) as answer:
+                return dict(json.load(answer))
+        except urllib.error.HTTPError as refusal:
+            with refusal:
+                return dict(json.load(refusal))
+
+    def start(self, timeout_s: float = START_TIMEOUT_S) -> Self:
+        """Start, and wait until it is ready. Raises SidecarFailed where it ends, or is not ready in time."""
+        config = self.write_config({})
         command = [self._interpreter, "-m", "proxy", "serve", "--config", str(config)]
         with self.log_path.open("ab") as log:
             end_with_parent = partial(die_with_parent, signal.SIGTERM)

@@ -19,7 +19,7 @@ from proxy.admin.log_queue import LogQueue
 from proxy.config.load import Setting, load
 from proxy.config.model import Config
 from proxy.sockets import bind_all
-from proxy.supervisor.handover import Handover
+from proxy.supervisor.handover import ConfigInForce, Handover
 from tests.kit.broker.settings import HOST
 from tests.proxy.event_loop import PATIENCE_S, until
 from tests.proxy.followed_partition import known
@@ -107,7 +107,8 @@ async def test_heart_beats_while_the_arena_is_allocated(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(app, "open_cache", open_slowly)
     reader, writer = os.pipe()
-    handover = Handover(config, bind_all(config), writer, 4711, {"exit": 1})
+    in_force = ConfigInForce()
+    handover = Handover(config, in_force, (), bind_all(config), writer, 4711, {"exit": 1})
     serving = asyncio.create_task(app.serve(handover, LogQueue(io.BytesIO(), 10)))
     os.set_blocking(reader, False)
     beats = b""

@@ -29,7 +29,9 @@ def test_only_ending_signals_stop_the_process(
 ) -> None:
     """Others have another meaning elsewhere."""
     running, path = forebay
-    for other in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+    running.process.send_signal(signal.SIGHUP)
+    wait_until(partial(is_said, path, '"message":"the configuration was reloaded"'))
+    for other in (signal.SIGUSR1, signal.SIGUSR2):
         running.process.send_signal(other)
         wait_until(partial(is_said, path, f'"signal":"{other.name}"'))
     assert running.is_alive()

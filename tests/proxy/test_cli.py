@@ -28,7 +28,9 @@ class FakeSupervisor(ModuleType):
         self.ending = ending
         self.seen: list[Config] = []
 
-    async def serve(self, config: Config, command: list[str], _version: str) -> int:
+    async def serve(
+        self, config: Config, command: list[str], _version: str, _arguments: list[str]
+    ) -> int:
         assert command[-1] == "worker"
         self.seen.append(config)
         if isinstance(self.ending, Exception):

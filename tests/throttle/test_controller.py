@@ -250,3 +250,13 @@ def test_step_shrinks_on_swings_and_grows_back() -> None:
 def test_rules_that_make_no_sense(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=r"target|floor"):
         ControllerRule(**wrong)
+
+
+def test_another_target_is_reached_without_a_restart() -> None:
+    rules = ThrottleRules()
+    lower = replace(rules, controller=replace(rules.controller, target=0.3))
+    run = play(
+        ModelDisk(), 120, events={60.0: lambda one: one.throttle.set_rules(lower, one.now_s)}
+    )
+    assert run.mean_load(40, 60) == pytest.approx(TARGET, abs=0.05)
+    assert run.mean_load(60 + SETTLES_S, 120) == pytest.approx(0.3, abs=0.05)

@@ -310,3 +310,48 @@ def test_each_ticket_leaves_once(steps: list[tuple[str, int]]) -> None:
     queue.drop_disk("sda")
     assert len(queue.advance(now_s)) == len(waiting)
     assert queue.statistics().deadlines == 0
+
+
+def test_smaller_bounds_refuse_only_further_misses() -> None:
+    queue = busy_queue()
+    tickets = [submit(queue, offset) for offset in range(5)]
+    queue.set_rule(replace(RULE, waiting_requests=2, waiting_bytes=2 * MIB))
+    assert queue.submit(key(9), "a", "sda", MIB, 0.0) == DelayRefused("requests")
+    for second, ticket in enumerate(tickets, 1):
+        assert queue.advance(second + 0.001) == [ticket]
+    submit(queue, 10, now_s=5.002)
+    submit(queue, 11, now_s=5.002)
+    assert queue.submit(key(12), "a", "sda", MIB, 5.002) == DelayRefused("requests")
+
+
+def test_a_shorter_longest_delay_holds_for_further_misses() -> None:
+    queue = busy_queue(rate=1.0)
+    early = submit(queue, 0)
+    queue.set_rule(replace(RULE, max_delay_s=1.0))
+    late = submit(queue, 1)
+    assert queue.advance(1.5) == [late]
+    assert not early.granted
+    assert queue.advance(31.0) == [early]
+
+
+def test_other_weights_share_by_them_from_the_next_round() -> None:
+    queue = busy_queue(replace(RULE, waiting_requests=100, waiting_bytes=1000 * MIB))
+    for offset in range(20):
+        submit(queue, offset, "a")
+        submit(queue, 100 + offset, "b")
+    queue.set_rule(
+        replace(RULE, waiting_requests=100, fair=FairRule(weights=(("a", 3.0), ("b", 1.0))))
+    )
+    granted = [one.client_id for second in range(1, 17) for one in queue.advance(second + 0.001)]
+    assert len(granted) >= 15
+    assert 10 <= granted.count("a") <= 13
+
+
+def test_another_rate_needs_no_look() -> None:
+    queue = busy_queue(rate=MIB / 8)
+    ticket = submit(queue, 0)
+    queue.set_rate("sda", MIB / 4, 0.0)
+    assert queue.advance(3.9) == []
+    assert queue.advance(4.001) == [ticket]
+    queue.set_rate("sdz", 1.0, 5.0)
+    assert list(queue.statistics().by_disk) == ["sda"]

@@ -1,8 +1,11 @@
 """The whole throttle: disks that delay, samples, stale disks, counts."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.kit.model_disk import NAME
+from throttle.controller import ControllerRule
 from throttle.disks import BusyRule, DiskCounters
 from throttle.throttle import Throttle, ThrottleRules
 from throttle.tickets import DelayRule, DelayTicket, TicketKey
@@ -130,3 +133,25 @@ def test_cancelled_and_closed() -> None:
     submit(throttle, 2000, 5.0, size=50 * MIB)
     assert throttle.cancel_connection("c") == 1
     assert throttle.statistics().waiting_bytes == 0
+
+
+def test_other_rules_hold_at_once_and_lose_nothing() -> None:
+    throttle = saturated()
+    ticket = fill(throttle, 5.0)
+    floor, ceiling = 64.0 * MIB, 64.0 * MIB
+    controller = ControllerRule(0.3, floor, ceiling, floor)
+    throttle.set_rules(replace(RULES, controller=controller), 5.0)
+    found = throttle.statistics().disks[NAME]
+    assert (found.target, found.controller.rate_bytes_s) == (0.3, floor)
+    assert throttle.find(ticket.key) is ticket
+    granted = throttle.advance(5.5)
+    assert ticket in granted
+
+
+def test_disks_that_are_looked_at_no_more_delay_nothing() -> None:
+    throttle = saturated()
+    ticket = fill(throttle, 5.0)
+    throttle.forget_samples()
+    assert throttle.advance(5.0) == [ticket]
+    assert submit(throttle, 5000, 5.0, size=99 * MIB).granted
+    assert not throttle.statistics().disks[NAME].sampled

@@ -172,6 +172,10 @@ class SharedReads:
         self._waiting: dict[CoalescingKey, dict[Read, ReadOwner]] = {}
         self.joined = self.joined_bytes = 0
 
+    def set_limit(self, joiners_limit: int) -> None:
+        """Take another limit. Joiners beyond it stay joined; no more are added."""
+        self._joiners_limit = joiners_limit
+
     def __len__(self) -> int:
         """Number of reads in flight that may be joined."""
         return len(self._shared_reads)

@@ -234,6 +234,10 @@ class SessionCache:
             len(self._sessions), self._partitions, self._created, self._evicted, self._refused
         )
 
+    def set_limits(self, limits: SessionLimits) -> None:
+        """Take other limits. Sessions beyond them stay until they grow, are stale, or give way to another."""
+        self._limits = limits
+
     def find(self, session_id: int, owner: Hashable) -> Session | None:
         """Return the session; None if it does not exist or has another owner."""
         session = self._sessions.get(session_id)

@@ -14,6 +14,7 @@ from proxy.admin.http import (
     MAX_HEAD_BYTES,
     PROBES,
     RESERVED,
+    Action,
     AdminServer,
     BadRequest,
     Handler,
@@ -58,9 +59,11 @@ async def serving(
     max_connections: int = 4,
     request_timeout_s: float = NEVER_S,
     token: str | None = None,
+    actions: dict[str, Action] | None = None,
 ) -> AsyncIterator[Address]:
     server = AdminServer(
         routes_of() if routes is None else routes,
+        actions=actions or {},
         max_connections=max_connections,
         request_timeout_s=request_timeout_s,
         token=token,
@@ -338,3 +341,49 @@ def test_a_head_is_scanned_without_a_socket() -> None:
     )
     with pytest.raises(BadRequest, match="no HTTP/1"):
         scan_head(b"\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    ("request_line", "token", "status", "allow"),
+    [
+        ("POST /act", "hunter2", 200, None),
+        ("POST /act", "other", 401, None),
+        ("POST /act", "", 401, None),
+        ("GET /act", "hunter2", 405, "POST"),
+        ("HEAD /act", "hunter2", 405, "POST"),
+        ("POST /config", "hunter2", 405, "GET, HEAD"),
+    ],
+)
+def test_an_action_runs_by_post_with_the_token_alone(
+    request_line: str, token: str, status: int, allow: str | None
+) -> None:
+    acts: list[int] = []
+
+    async def act() -> HttpResponse:
+        await asyncio.sleep(0)
+        acts.append(1)
+        return HttpResponse(b"done\n")
+
+    async def run() -> bytes:
+        async with serving(actions={"/act": act}, token="hunter2") as address:
+            carried = f"Authorization: Bearer {token}\r\n" if token else ""
+            return await exchange(address, f"{request_line} HTTP/1.1\r\n{carried}\r\n".encode())
+
+    head = run_on_uvloop(run()).partition(b"\r\n\r\n")[0].decode()
+    assert int(head.split()[1]) == status
+    assert ("Allow" in head) is (allow is not None)
+    assert allow is None or f"Allow: {allow}" in head
+    assert len(acts) == (status == 200)
+
+
+def test_an_action_that_fails_costs_a_500() -> None:
+    async def fail() -> HttpResponse:
+        raise RuntimeError("hunter2")
+
+    async def run() -> bytes:
+        async with serving(actions={"/act": fail}) as address:
+            return await exchange(address, b"POST /act HTTP/1.1\r\n\r\n")
+
+    answer = run_on_uvloop(run())
+    assert answer.startswith(b"HTTP/1.1 500 ")
+    assert b"hunter2" not in answer

@@ -21,7 +21,7 @@ def test_every_key_has_one_row_with_its_variable() -> None:
         assert row.startswith(
             f"| `{key.pattern[-1]}`<br><sub>`{environment_name(key.pattern)}`</sub> |"
         )
-        assert row.count("|") == 5
+        assert row.count("|") == 6
 
 
 def test_rows_show_defaults_and_limits_with_units() -> None:

@@ -89,3 +89,26 @@ def test_a_wire_that_is_gone_is_forgotten():
         sent_count.reading_held
     )  # nobody reads it any more; its bytes were taken away by who held them
     assert not other.reading_held
+
+
+def test_a_smaller_limit_keeps_what_is_held_and_pauses_only_new_work():
+    bound, held, new = ByteBudget(100), build_wire(), build_wire()
+    bound.add(80, held)
+    bound.set_limit(50)
+    assert not held.reading_held
+    assert bound.in_flight_bytes == 80
+    bound.add(1, new)
+    assert (new.reading_held, bound.in_flight_bytes) == (True, 81), "what arrived is held, too"
+    bound.sub(80)
+    assert not new.reading_held
+
+
+def test_a_larger_limit_resumes_who_has_room_by_it():
+    bound, framed = ByteBudget(100), build_wire()
+    bound.add(100, framed)
+    bound.set_limit(120)
+    assert framed.reading_held, "still above three quarters"
+    bound.set_limit(200)
+    assert not framed.reading_held
+    bound.add(100, framed)
+    assert framed.reading_held

@@ -163,3 +163,20 @@ def test_listeners_share_one_bound():
                 one.close()
 
     asyncio.run(scenario())
+
+
+@both_loops
+def test_a_smaller_limit_ends_no_handshake(run, tmp_path):
+    async def scenario():
+        async with doors(tmp_path, 32) as here:
+            silent = [await here.connect_silent() for _ in range(4)]
+            await until(lambda: len(here.broker.handshakes) == 4)
+            here.broker.handshakes.set_limit(16)
+            assert (here.broker.handshakes.limit, len(here.broker.handshakes)) == (2, 4)
+            assert not here.counters.clients.disconnects
+            for one in silent:
+                one.close()
+            await until(lambda: not len(here.broker.handshakes))
+            assert await ask(here.played, *await here.connect())
+
+    run(scenario())

@@ -40,3 +40,15 @@ def test_index_unknown_to_metadata_takes_no_place():
     topic, partitions = known(broker.topics.find(TOPIC_ID)), broker.partitions
     assert [partitions.follow(topic, index) for index in range(1000, 4000)] == [None] * 3000
     assert (len(partitions), broker.cache.statistics().partitions) == (0, 0)
+
+
+def test_a_smaller_limit_forgets_nobody():
+    broker = QuietBroker(max_partitions=3)
+    topic, partitions = known(broker.topics.find(TOPIC_ID)), broker.partitions
+    held = [partitions.follow(topic, index) for index in range(2)]
+    partitions.set_limit(1)
+    assert [partitions.follow(topic, index) for index in range(2)] == held
+    assert partitions.follow(topic, 2) is None
+    partitions.set_limit(100)
+    assert partitions.limit == 3, "the room of the arena"
+    assert partitions.follow(topic, 2) is not None

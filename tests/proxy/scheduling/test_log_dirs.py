@@ -137,10 +137,11 @@ async def test_known_disk_does_not_stand_for_another(tmp_path, caplog):
     assert (found.disk_of("here", 0), found.disk_of("elsewhere", 0)) == ("sda", None)
 
 
-def test_switched_off_it_knows_nothing():
+def test_switched_off_it_knows_the_disks():
+    """A reload may switch the throttle on."""
     found = build({"device": "sda"}, enabled=False)
     found.tick(0.0)
-    assert (found.names, found.disk_of("t", 0)) == ([], None)
+    assert (found.names, found.disk_of("t", 0)) == (["sda"], "sda")
 
 
 def test_the_device_is_found_by_its_number(tmp_path):

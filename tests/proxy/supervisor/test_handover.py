@@ -5,7 +5,13 @@ import os
 import pytest
 
 from proxy.sockets import bind_all, find_address
-from proxy.supervisor.handover import Handover, NoHandover, read_handover, write_handover
+from proxy.supervisor.handover import (
+    ConfigInForce,
+    Handover,
+    NoHandover,
+    read_handover,
+    write_handover,
+)
 from tests.proxy.supervisor.configured import build_config
 
 
@@ -21,12 +27,16 @@ def test_a_worker_reads_what_was_written() -> None:
     sockets = bind_all(config)
     reader, writer = os.pipe()
     os.set_inheritable(writer, True)
-    written = Handover(config, sockets, writer, 4711, {"exit": 1, "hung": 2})
+    in_force, arguments = ConfigInForce(), ["serve", "--config", "forebay.yaml"]
+    os.set_inheritable(in_force.fd, True)
+    written = Handover(config, in_force, arguments, sockets, writer, 4711, {"exit": 1, "hung": 2})
     fd = write_handover(written)
     assert os.get_inheritable(fd)
     read = read_handover(fd)
     assert read.config == config
     assert (read.heartbeat, read.owner, read.restarts) == (writer, 4711, {"exit": 1, "hung": 2})
+    assert (read.in_force.fd, read.arguments) == (in_force.fd, arguments)
+    assert not os.get_inheritable(in_force.fd)
     assert find_address(read.sockets.admin) == find_address(sockets.admin)
     assert read.sockets.listeners[0][0].fileno() == sockets.listeners[0][0].fileno()
     assert not os.get_inheritable(writer)
@@ -36,8 +46,21 @@ def test_a_worker_reads_what_was_written() -> None:
     for one in (*read.sockets.listeners[0], *read.sockets.admin):
         one.detach()
     sockets.close()
-    os.close(reader)
-    os.close(writer)
+    for fd in (reader, writer, in_force.fd):
+        os.close(fd)
+
+
+def test_what_a_reload_has_put_in_force_outlives_its_worker() -> None:
+    in_force = ConfigInForce()
+    assert in_force.read() is None, "no reload yet"
+    first, second = (build_config({("limits", "idleTimeout"): idle}) for idle in ("1h30m12s", "2h"))
+    in_force.write(first)
+    assert in_force.read() == first
+    in_force.write(second)
+    assert in_force.read() == second
+    os.ftruncate(in_force.fd, 100)
+    assert in_force.read() is None, "its writer was killed in the middle"
+    os.close(in_force.fd)
 
 
 def test_a_descriptor_without_a_handover_is_refused() -> None:

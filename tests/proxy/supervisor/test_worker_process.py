@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from proxy.sockets import bind_all
+from proxy.supervisor.handover import ConfigInForce, Handover
 from proxy.supervisor.worker_process import WorkerEnd, WorkerProcess
 from tests.proxy.supervisor.configured import build_config, count_descriptors
 
@@ -19,10 +20,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from proxy.config.keys import KeyPath
+    from proxy.config.model import Config
+    from proxy.sockets import Sockets
 
 PATIENCE_S = 60.0
 READ = "import os, sys, time; from proxy.supervisor.handover import read_handover; "
 READ += "given = read_handover(int(sys.argv[1])); "
+
+
+def handing_over(config: Config, sockets: Sockets) -> Callable[[int], Handover]:
+    """What a supervisor gives to a worker. Its file of the configuration in force is another's."""
+    in_force = ConfigInForce(2)
+    return lambda heartbeat: Handover(
+        config, in_force, (), sockets, heartbeat, os.getpid(), {"exit": 7}
+    )
 
 
 def start(
@@ -33,7 +44,7 @@ def start(
     sockets = bind_all(config)
     try:
         return WorkerProcess(
-            [sys.executable, "-c", program], config, sockets, {"exit": 7}, on_ready
+            [sys.executable, "-c", program], handing_over(config, sockets), config, on_ready
         )
     finally:
         sockets.close()
@@ -100,7 +111,7 @@ async def test_a_command_that_is_not_there_leaves_nothing_open() -> None:
     sockets = bind_all(config)
     open_before = count_descriptors()
     with pytest.raises(FileNotFoundError):
-        WorkerProcess(["/nowhere/python"], config, sockets, {}, lambda: None)
+        WorkerProcess(["/nowhere/python"], handing_over(config, sockets), config, lambda: None)
     assert count_descriptors() == open_before
     sockets.close()
 

@@ -312,3 +312,14 @@ def test_fetch_forwarded_whole_serves_equal_misses(comes):
         assert bytes(find(links[1]).records(1 << 20, True)) == RECORDS
     else:
         assert sent(links) == [0, 1]
+
+
+def test_a_smaller_limit_leaves_joiners_joined():
+    links = several(5, joiners=2)
+    for link in links[:3]:
+        begin(link, asked())
+    links[0].broker.shared_reads.set_limit(1)
+    begin(links[3], asked())
+    assert sent(links) == [1, 0, 0, 1, 0]
+    links[0].upstream.answer(answer())
+    assert [find(link).stage for link in links[1:3]] == [Stage.ARRIVED, Stage.ARRIVED]

@@ -240,3 +240,17 @@ def test_a_session_that_grows_too_large_is_over():
     assert present(table, session) == [False]
     assert table.statistics().partitions == 0
     assert table.statistics().evicted == 1
+
+
+def test_smaller_limits_evict_nobody_by_themselves():
+    table = table_of(sessions=3, partitions=100)
+    held = [create(table, 0, 10) for _ in range(3)]
+    table.set_limits(SessionLimits(1, 5, 100))
+    assert present(table, *held) == [True] * 3
+    assert all(table.touch(session, 1) for session in held)
+    assert create(table, 1, 1) is None, "no more are granted"
+    for session in held:
+        table.remove(session)
+    assert create(table, 1, 5) is not None
+    table.set_limits(SessionLimits(2, 5, 100, session_partitions=1))
+    assert create(table, 1, 1) is None, "the partitions are used up"
