@@ -1,11 +1,11 @@
 """One control queue and N data queues, each with bounded waiting and with slots toward the broker.
 
-Owns: who is in service, who waits, who is refused; the early release of slots. Must not know: what an item is,
-sockets, why a limit has its number. Invariants: a queue admits in the order of offers; items of one `order_key` are
-admitted in the order of their offers whatever their queues, because a newcomer joins the queue in which items of its
-key wait (a Produce never overtakes an earlier waiting one of its connection); no data queue can touch another's or the
-control queue's slots; an item marked `never_refused` waits, however full its queue is, and never expires (what bounds
-it are the bytes in flight of its connection).
+Owns: who is in service, who waits, who is refused; the early release of slots; the state of an item, the caller's own
+object. Must not know: what else an item is, sockets, why a limit has its number. Invariants: a queue admits in the
+order of offers; items of one `order_key` are admitted in the order of their offers whatever their queues, because a
+newcomer joins the queue in which items of its key wait (a Produce never overtakes an earlier waiting one of its
+connection); no data queue can touch another's or the control queue's slots; a `never_refused` item waits, however full
+its queue is, and never expires (what bounds it are the bytes in flight of its connection).
 
 Early release: a request may be with the broker without being served: a long poll, an acks=all wait. After
 `release_after_s` it no longer counts as using a slot, up to a bound: polls by number, acks=all waits by a
@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from itertools import islice
 from math import inf
 from operator import attrgetter
-from typing import Any
+from typing import Generic
 
 from isolation.classify import CONTROL
 from isolation.limits import STALLED_LEAST_S, Limit
-from isolation.tickets import ACKS, ADMITTED, DONE, POLL, Admitted, State, Ticket, Turn, Waits
+from isolation.tickets import ACKS, ADMITTED, DONE, POLL, REFUSED, WAITING, State, T, Turn, Waits
 
 LONGEST_WAITS = 5.0
 """Multiples of `max_wait_s` after which a request is refused even if its queue is being answered."""
@@ -54,7 +54,7 @@ class QueueRule:
             raise ValueError("times must not be negative")
 
 
-class Queue:
+class Queue(Generic[T]):
     """One queue's state; all decisions are in `Queues`."""
 
     __slots__ = (
@@ -83,15 +83,15 @@ class Queue:
         self.limit = limit
         self.floor = limit.floor
         self.in_use = 0
-        self.serving: dict[
-            Admitted, None
-        ] = {}  # measured and unanswered, the oldest first: plain, since few
-        self.polls: OrderedDict[Admitted, None] = OrderedDict()  # those that hold a slot
+        # measured and unanswered, the oldest first: plain, since few
+        self.serving: dict[T, None] = {}
+        self.polls: OrderedDict[T, None] = OrderedDict()  # those that hold a slot
         self.calm_until_s = -inf  # until then no two can be stuck
         self.ages_at_s = inf  # before that nobody may be released early
         self.answered_at_s = -inf  # the last answer to a request of the queue
-        self.waiting: OrderedDict[Ticket, None] = OrderedDict()
-        self.refusable: OrderedDict[Ticket, None] = OrderedDict()  # those waiting that may expire
+        self.waiting: OrderedDict[T, Hashable] = OrderedDict()  # with their order keys
+        # those waiting that may expire, with their time to wait, which held when they came
+        self.refusable: OrderedDict[T, float] = OrderedDict()
         self.waiting_bytes = 0
         self.lingering = dict.fromkeys(Waits, 0)
         self.admitted = self.refused = self.expired = self.canceled = self.released = 0
@@ -114,7 +114,7 @@ class Queue:
         self.floor = self.limit.floor
         self.calm_until_s = -inf
 
-    def oldest(self, waits: Waits) -> Admitted | None:
+    def oldest(self, waits: Waits) -> T | None:
         """Who of those that wait so has held a slot for the longest."""
         if waits is POLL:
             return next(iter(self.polls), None)
@@ -122,7 +122,7 @@ class Queue:
         return next((one for one in self.serving if one.holds_slot and one.waits is waits), None)
 
 
-class Queues:
+class Queues(Generic[T]):
     """All queues toward one broker. `book`: asked before those in service are looked at, to `note` what was lifted."""
 
     def __init__(
@@ -133,9 +133,9 @@ class Queues:
         book: Callable[[], None] = lambda: None,
     ) -> None:
         self._adopt(rule)
-        self._queues = {CONTROL: Queue(control, book)}
+        self._queues: dict[int, Queue[T]] = {CONTROL: Queue(control, book)}
         self._queues |= {index: Queue(new_data_limit(), book) for index in range(rule.data_queues)}
-        self._order_keys: dict[Hashable, tuple[int, int]] = {}  # queue, tickets waiting there
+        self._order_keys: dict[Hashable, tuple[int, int]] = {}  # queue, how many wait there
 
     def _adopt(self, rule: QueueRule) -> None:
         self.rule = rule
@@ -157,57 +157,41 @@ class Queues:
             line.set_limit(control if index == CONTROL else new_data_limit())
             line.ages_at_s = -inf  # found anew by `turn`: the oldest may age earlier now
 
-    def offer(
-        self,
-        item: Any,
-        *,
-        queue: int,
-        size_bytes: int,
-        now_s: float,
-        order_key: Hashable = None,
-        waits: Waits = Waits.NOTHING,
-        never_refused: bool = False,
-        is_measured: bool = True,
-    ) -> Ticket:
-        """A request arrives; its ticket is ADMITTED, WAITING or REFUSED. `order_key`: whose order it keeps, None
-        for none. One request larger than `max_waiting_bytes` may wait where nothing else does. `is_measured`:
-        the limit learns from how long it takes.
+    def offer(self, item: T, now_s: float, order_key: Hashable = None) -> State:
+        """A request arrives for `item.queue`, at `item.since_s` from now on; it is ADMITTED, WAITING or REFUSED,
+        as `item.state` says too. `order_key`: whose order it keeps, None for none; `item.queue` becomes that in
+        which others of its key wait. One request larger than `max_waiting_bytes` may wait where nothing else does.
         """
-        waiting_in = self._order_keys.get(order_key) if order_key is not None else None
-        if waiting_in is not None:
-            queue = waiting_in[0]
-        ticket = Ticket(
-            item, queue, size_bytes, now_s, order_key, waits, never_refused, is_measured
-        )
-        line = self._queues[queue]
-        if not line.waiting and line.in_use < line.slots_at(now_s):
-            self._admit(line, ticket, now_s)
-        elif never_refused or self._has_room(line, size_bytes):
-            self._wait(line, ticket)
-        else:
-            ticket.state = State.REFUSED
-            line.refused += 1
-        return ticket
-
-    def take(self, item: Admitted, order_key: Hashable, now_s: float) -> bool:
-        """`offer` of a measured request of `item.queue` and `item.waits` that is admitted now, and is its own ticket.
-        False where it would wait, and nothing has changed.
-        """
+        if self._order_keys and order_key in self._order_keys:
+            item.queue = self._order_keys[order_key][0]
         line = self._queues[item.queue]
-        if not self.lift(line, order_key, now_s):
-            return False
-        item.state = ADMITTED
+        if not line.waiting and (line.in_use < line.floor or line.in_use < line.slots_at(now_s)):
+            self._admit(line, item, now_s)
+            return ADMITTED
         item.since_s = now_s
-        item.holds_slot = True
-        line.serving[item] = None
-        return True
+        never_refused = item.never_refused
+        if not never_refused and not self._has_room(line, item.size_bytes):
+            item.state = REFUSED
+            line.refused += 1
+            return REFUSED
+        item.state = WAITING
+        line.waiting[item] = order_key
+        line.waiting_bytes += item.size_bytes
+        if not never_refused:
+            line.refusable[item] = self.rule.max_wait_s
+        if order_key is not None:
+            count = self._order_keys.get(order_key, (0, 0))[1]
+            self._order_keys[order_key] = (item.queue, count + 1)
+        return WAITING
 
-    def find(self, queue: int) -> Queue:
+    def find(self, queue: int) -> Queue[T]:
         """For `lift` and what follows it."""
         return self._queues[queue]
 
-    def lift(self, line: Queue, order_key: Hashable, now_s: float) -> bool:
-        """`take`, of one that is only counted until it has landed, or is noted. False: nothing has changed."""
+    def lift(self, line: Queue[T], order_key: Hashable, now_s: float) -> bool:
+        """`offer`, of one that is only counted until it has landed, or is noted. False: it is not admitted, and nothing
+        has changed.
+        """
         if line.waiting or (self._order_keys and order_key in self._order_keys):
             return False
         if line.in_use >= line.floor and line.in_use >= line.slots_at(now_s):
@@ -218,12 +202,12 @@ class Queues:
             line.ages_at_s = now_s + self._release_after_s
         return True
 
-    def drop(self, line: Queue) -> None:
+    def drop(self, line: Queue[T]) -> None:
         """What was just lifted is not sent."""
         line.in_use -= 1
         line.admitted -= 1
 
-    def land(self, line: Queue, now_s: float, latency_s: float) -> None:
+    def land(self, line: Queue[T], now_s: float, latency_s: float) -> None:
         """`finished`, of what was lifted and not noted, where nobody ages by now; whom that admits, `admit_waiting`
         says.
         """
@@ -231,8 +215,8 @@ class Queues:
         line.in_use -= 1
         line.answered_at_s = now_s
 
-    def note(self, items: Iterable[Admitted]) -> None:
-        """These were lifted: they are in service as if they had been taken then."""
+    def note(self, items: Iterable[T]) -> None:
+        """These were lifted: they are in service as if they had been offered then."""
         for item in items:
             item.state, item.holds_slot = ADMITTED, True
             line = self._queues[item.queue]
@@ -240,65 +224,49 @@ class Queues:
             if len(line.serving) > 1:
                 line.serving = dict.fromkeys(sorted(line.serving, key=attrgetter("since_s")))
 
-    def _has_room(self, line: Queue, size_bytes: int) -> bool:
+    def _has_room(self, line: Queue[T], size_bytes: int) -> bool:
         if self.rule.max_wait_s == 0 or len(line.waiting) >= self.rule.max_waiting:
             return False
         return not line.waiting or line.waiting_bytes + size_bytes <= self.rule.max_waiting_bytes
 
-    def _wait(self, line: Queue, ticket: Ticket) -> None:
-        ticket.wait_s = self.rule.max_wait_s
-        line.waiting[ticket] = None
-        line.waiting_bytes += ticket.size_bytes
-        if not ticket.never_refused:
-            line.refusable[ticket] = None
-        if ticket.order_key is not None:
-            self._order_keys[ticket.order_key] = (
-                ticket.queue,
-                self._order_keys.get(ticket.order_key, (0, 0))[1] + 1,
-            )
-
-    def _leave(self, line: Queue, ticket: Ticket, state: State) -> None:
+    def _leave(self, line: Queue[T], item: T, state: State) -> None:
         """Out of the waiting line."""
-        ticket.state = state
-        del line.waiting[ticket]
-        line.refusable.pop(ticket, None)
-        line.waiting_bytes -= ticket.size_bytes
-        if ticket.order_key is not None:
-            queue, count = self._order_keys.pop(ticket.order_key)
+        item.state = state
+        order_key = line.waiting.pop(item)
+        line.refusable.pop(item, None)
+        line.waiting_bytes -= item.size_bytes
+        if order_key is not None:
+            queue, count = self._order_keys.pop(order_key)
             if count > 1:
-                self._order_keys[ticket.order_key] = (queue, count - 1)
+                self._order_keys[order_key] = (queue, count - 1)
 
-    def _admit(self, line: Queue, ticket: Ticket, now_s: float) -> None:
-        ticket.state = State.ADMITTED
-        ticket.since_s = now_s
-        ticket.holds_slot = True
+    def _admit(self, line: Queue[T], item: T, now_s: float) -> None:
+        item.state, item.since_s, item.holds_slot = ADMITTED, now_s, True
         line.in_use += 1
         line.admitted += 1
-        if ticket.waits is POLL:
-            line.polls[ticket] = None
-        elif ticket.is_measured or ticket.waits is ACKS:
-            line.serving[ticket] = None
-        if ticket.waits is not Waits.NOTHING and now_s + self._release_after_s < line.ages_at_s:
+        if item.waits is POLL:
+            line.polls[item] = None
+        elif item.is_measured or item.waits is ACKS:
+            line.serving[item] = None
+        if item.waits is not Waits.NOTHING and now_s + self._release_after_s < line.ages_at_s:
             line.ages_at_s = now_s + self._release_after_s
 
-    def admit_waiting(self, line: Queue, now_s: float) -> list[Ticket]:
+    def admit_waiting(self, line: Queue[T], now_s: float) -> list[T]:
         """Admit who waits, as far as there are slots; whom that admits."""
         admitted = []
-        while line.waiting and line.in_use < line.slots_at(now_s):
-            ticket = next(iter(line.waiting))
-            self._leave(line, ticket, State.ADMITTED)
-            self._admit(line, ticket, now_s)
-            admitted.append(ticket)
+        while line.waiting and (line.in_use < line.floor or line.in_use < line.slots_at(now_s)):
+            item = next(iter(line.waiting))
+            self._leave(line, item, ADMITTED)
+            self._admit(line, item, now_s)
+            admitted.append(item)
         return admitted
 
-    def finished(
-        self, item: Admitted, now_s: float, latency_s: float | None, ok: bool = True
-    ) -> list[Ticket]:
+    def finished(self, item: T, now_s: float, latency_s: float | None, ok: bool = True) -> list[T]:
         """An admitted request was answered or given up; whom that admits. `latency_s`: of its service, or
         None where that is not known or not the broker's; `ok` False is a time-out or a drop of the broker's.
         """
         if item.state is not ADMITTED:
-            raise ValueError(f"a ticket that is {item.state.name.lower()} cannot finish")
+            raise ValueError(f"a request that is {item.state.name.lower()} cannot finish")
         item.state = DONE
         line = self._queues[item.queue]
         if item in line.serving:
@@ -320,23 +288,23 @@ class Queues:
             self._release_aged(line, now_s)
         return self.admit_waiting(line, now_s) if line.waiting else []
 
-    def release_early(self, ticket: Admitted, now_s: float) -> list[Ticket]:
+    def release_early(self, item: T, now_s: float) -> list[T]:
         """This request is known to wait, not to be served: its slot is free. Whom that admits; nothing
-        changes at the bound, and for a ticket that holds no slot. `finished` is still to be called.
+        changes at the bound, and for one that holds no slot. `finished` is still to be called.
         """
-        line = self._queues[ticket.queue]
-        if not ticket.holds_slot or not self._may_linger(line, ticket.waits, now_s):
+        line = self._queues[item.queue]
+        if not item.holds_slot or not self._may_linger(line, item.waits, now_s):
             return []
-        self._release(line, ticket)
+        self._release(line, item)
         return self.admit_waiting(line, now_s)
 
-    def _may_linger(self, line: Queue, waits: Waits, now_s: float) -> bool:
+    def _may_linger(self, line: Queue[T], waits: Waits, now_s: float) -> bool:
         if waits is POLL:
             return line.lingering[waits] < self.rule.lingering_polls
         bound = max(int(self.rule.lingering_acks_per_slot * line.slots_at(now_s)), 1)
         return waits is ACKS and line.lingering[waits] < bound
 
-    def _release(self, line: Queue, item: Admitted) -> None:
+    def _release(self, line: Queue[T], item: T) -> None:
         """What it says of the limit it says when it is answered."""
         item.holds_slot = False
         line.in_use -= 1
@@ -345,7 +313,7 @@ class Queues:
         line.lingering[item.waits] += 1
         line.released += 1
 
-    def _release_aged(self, line: Queue, now_s: float) -> None:
+    def _release_aged(self, line: Queue[T], now_s: float) -> None:
         """Those who have held their slots for long and may linger; sets when there may be more of them."""
         line.ages_at_s = inf
         for waits in (POLL, ACKS):
@@ -361,35 +329,36 @@ class Queues:
             else:
                 line.ages_at_s = now_s  # at the bound: whenever one is done there may be
 
-    def cancel(self, ticket: Admitted, now_s: float) -> list[Ticket]:
+    def cancel(self, item: T, now_s: float) -> list[T]:
         """The client went away; whom that admits. An admitted request whose link is closed with it gives its
         slot back without a sample; one that the broker still works on must be finished instead.
         """
-        line = self._queues[ticket.queue]
-        if isinstance(ticket, Ticket) and ticket.state is State.WAITING:
-            self._leave(line, ticket, State.DONE)
+        line = self._queues[item.queue]
+        if item.state is ADMITTED:
+            line.canceled += 1
+            return self.finished(item, now_s, None)
+        if item.state is WAITING:
+            self._leave(line, item, DONE)
             line.canceled += 1
             return self.admit_waiting(line, now_s)
-        if ticket.state is ADMITTED:
-            line.canceled += 1
-            return self.finished(ticket, now_s, None)
+        item.state = DONE
         return []
 
-    def refuse_waiting(self, queue: int, is_refused: Callable[[Any], bool], now_s: float) -> Turn:
-        """Refuse those waiting in a queue whose item says so (their topic hangs), but for `never_refused`
-        ones. Turn.expired has them, in the order of their offers, in the state REFUSED.
+    def refuse_waiting(self, queue: int, is_refused: Callable[[T], bool], now_s: float) -> Turn[T]:
+        """Refuse those waiting in a queue of which `is_refused` says so (their topic hangs), but for
+        `never_refused` ones. Turn.expired has them, in the order of their offers, in the state REFUSED.
         """
         line = self._queues[queue]
-        refused = [ticket for ticket in line.refusable if is_refused(ticket.item)]
-        for ticket in refused:
-            self._leave(line, ticket, State.REFUSED)
+        refused = [item for item in line.refusable if is_refused(item)]
+        for item in refused:
+            self._leave(line, item, REFUSED)
             line.refused += 1
         return Turn(self.admit_waiting(line, now_s), refused)
 
-    def turn(self, now_s: float) -> Turn:
+    def turn(self, now_s: float) -> Turn[T]:
         """Release slots early, refuse who waited for too long, admit. To be called at `next_due_s`."""
-        admitted: list[Ticket] = []
-        expired: list[Ticket] = []
+        admitted: list[T] = []
+        expired: list[T] = []
         for line in self._queues.values():
             self._release_aged(line, now_s)
             admitted += self.admit_waiting(line, now_s)
@@ -402,11 +371,11 @@ class Queues:
                 expired.append(oldest)
         return Turn(admitted, expired)
 
-    def _expires_at_s(self, line: Queue, ticket: Ticket) -> float:
+    def _expires_at_s(self, line: Queue[T], item: T) -> float:
         """When a waiting request is refused: its topic is not, while requests of the queue are being answered."""
-        wait_s = ticket.wait_s
-        answered_s = line.answered_at_s if line.answered_at_s > ticket.since_s else ticket.since_s
-        return min(answered_s + wait_s, ticket.since_s + LONGEST_WAITS * wait_s)
+        wait_s = line.refusable[item]
+        answered_s = line.answered_at_s if line.answered_at_s > item.since_s else item.since_s
+        return min(answered_s + wait_s, item.since_s + LONGEST_WAITS * wait_s)
 
     def next_due_s(self, now_s: float, queue: int | None = None) -> float | None:
         """When `turn` will next have something to do, as a time; None if nothing waits. `queue`: in that one

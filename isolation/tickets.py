@@ -1,12 +1,11 @@
-"""What stands in a queue: a request's ticket, and what of it the queue goes by.
+"""What stands in a queue: a request that is its own ticket, and what of it the queue goes by.
 
-Owns the values alone; what becomes of them is `isolation.queues`'. Must not know: what an item is. Invariants: what is
-admitted holds a slot until it is done or has been released early.
+Owns the values alone; what becomes of them is `isolation.queues`'. Must not know: what else a request is. Invariants:
+what is admitted holds a slot until it is done or has been released early.
 """
 
-from collections.abc import Hashable
 from enum import IntEnum, auto
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 
 class Waits(IntEnum):
@@ -18,7 +17,7 @@ class Waits(IntEnum):
 
 
 class State(IntEnum):
-    """Where a ticket is."""
+    """Where a ticket is. DONE: in no queue, not yet or not any more."""
 
     ADMITTED = auto()
     WAITING = auto()
@@ -28,68 +27,47 @@ class State(IntEnum):
 
 
 ADMITTED: Final = State.ADMITTED
+WAITING: Final = State.WAITING
+REFUSED: Final = State.REFUSED
 DONE: Final = State.DONE
 POLL, ACKS = Waits.POLL, Waits.ACKS
 
 
-class Ticket:
-    """One request's place. The caller reads `item`, `queue` and `state`, and changes none."""
-
-    __slots__ = (
-        "holds_slot",
-        "is_measured",
-        "item",
-        "never_refused",
-        "order_key",
-        "queue",
-        "since_s",
-        "size_bytes",
-        "state",
-        "wait_s",
-        "waits",
-    )
-
-    def __init__(
-        self,
-        item: Any,
-        queue: int,
-        size_bytes: int,
-        now_s: float,
-        order_key: Hashable,
-        waits: Waits,
-        never: bool,
-        is_measured: bool,
-    ) -> None:
-        self.item = item
-        self.queue = queue
-        self.size_bytes = size_bytes
-        self.order_key = order_key
-        self.waits = waits
-        self.never_refused = never
-        self.is_measured = is_measured
-        self.since_s = now_s  # offered, then admitted
-        self.state = State.WAITING
-        self.wait_s = 0.0  # `QueueRule.max_wait_s` when it began to wait
-        self.holds_slot = False
-
-
-class Admitted(Protocol):
-    """What has been let in: a `Ticket`, or what `take` let in, the caller's own. `waits` ACKS: it is measured."""
+class Ticket(Protocol):
+    """A request in a queue: the caller's own object, whose state the queue changes. `waits` ACKS: it is measured."""
 
     queue: int
-    waits: Waits
     since_s: float
+    """When it was offered, then when it was admitted."""
     state: State
     holds_slot: bool
+
+    @property
+    def waits(self) -> Waits:
+        """What it may do at the broker besides being served."""
+        ...
+
+    @property
+    def size_bytes(self) -> int:
+        """Its share of a queue's `max_waiting_bytes`."""
+        ...
 
     @property
     def is_measured(self) -> bool:
         """Whether the limit learns from how long it takes."""
         ...
 
+    @property
+    def never_refused(self) -> bool:
+        """Whether it waits however full its queue is. Asked once, where no slot is free."""
+        ...
 
-class Turn(NamedTuple):
+
+T = TypeVar("T", bound=Ticket)
+
+
+class Turn(NamedTuple, Generic[T]):
     """What a turn has changed; `expired` are to be refused."""
 
-    admitted: list[Ticket]
-    expired: list[Ticket]
+    admitted: list[T]
+    expired: list[T]

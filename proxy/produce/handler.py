@@ -14,6 +14,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from isolation.tickets import DONE
 from protocol import api, header
 from protocol.errors import BadFrame
 from protocol.produce_rows import ROUTE_START, scan_request
@@ -77,7 +78,7 @@ def handle_produce(link: ProduceLink, frame: Frame, most: int) -> bool:
         except Exception:
             scheduler.withdraw(request)
             raise
-    else:
+    elif request.state is DONE:
         refusal.submit(request)
     return len(rows) == 1
 

@@ -5,8 +5,8 @@ then the acknowledged batches are stored. Must not know how a request is refused
 (`proxy.produce.refusal`). Invariants:
 * the client has its response before anything is stored, and a later Fetch of the connection is
   answered after that.
-* the object is its own place in the response order, and its own ticket (`Admitted`) in the
-  scheduler's queue. If it was submitted to the scheduler, that knows `waited` instead.
+* the object is its own place in the response order, and its own ticket in the scheduler's queue,
+  whether it waits there or not.
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from isolation.classify import classify
-from isolation.tickets import Waits
+from isolation.tickets import ADMITTED, DONE, Waits
 from protocol import api, produce
 from protocol.errors import BadFrame
 from protocol.produce_rows import scan_response
 from proxy.partitions import store
 from proxy.produce import refusal
+from proxy.relay import relay_whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from isolation.health import Sent
+    from isolation.quotas import Reservation
     from isolation.refusals import Plan
     from isolation.tickets import State
     from protocol.primitives import Frame
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
     from proxy.partitions.store import Forwarded
     from proxy.produce.services import ProduceLink
     from proxy.produce.targets import Target
-    from proxy.scheduling.queued_request import Entry
 
 ACKS_ALL: Final = -1
 NOT_BEGUN: Final = -1.0
@@ -44,9 +45,9 @@ class InFlightProduce:
     """A Produce with its rows, one for each partition, and their targets.
 
     `topic`: the only topic; None if there are several. `watched`: the topics whose health depends
-    on the request. `ticket`: itself while the scheduler has it, else None. `forwarded`: the batches
-    that may be stored. `has_new`: another is of a topic that is unknown, and would be stored. `cut`:
-    the plan by which partitions were cut out; None if none were.
+    on the request. `forwarded`: the batches that may be stored. `has_new`: another is of a topic that
+    is unknown, and would be stored. `cut`: the plan by which partitions were cut out, or would be
+    now; None if none were. `reserved`: bytes under quotas.
     """
 
     __slots__ = (
@@ -59,6 +60,7 @@ class InFlightProduce:
         "link",
         "ordinal",
         "queue",
+        "reserved",
         "rows",
         "sent",
         "since_s",
@@ -66,9 +68,7 @@ class InFlightProduce:
         "started_at",
         "state",
         "targets",
-        "ticket",
         "topic",
-        "waited",
         "waits",
         "watched",
     )
@@ -86,9 +86,8 @@ class InFlightProduce:
     waits: Waits
     state: State
     holds_slot: bool
-    ticket: InFlightProduce | None
-    waited: Entry | None
     sent: Sent | None
+    reserved: Sequence[Reservation]
     forwarded: Sequence[Forwarded]
     cut: Plan | None
     ordinal: int
@@ -110,14 +109,16 @@ class InFlightProduce:
         self.head, self.rows, self.targets = head, rows, targets
         self.since_s, self.started_at = since_s, NOT_BEGUN
         self.waits = Waits.ACKS if head.acks == ACKS_ALL else Waits.NOTHING
-        self.ticket = self.sent = self.waited = self.cut = None
-        self.forwarded = ()
+        self.state, self.holds_slot = DONE, False
+        self.sent = self.cut = None
+        self.forwarded = self.reserved = ()
         if len(targets) == 1:
             (target,) = targets
             self.topic, self.queue = target.topic, target.queue
             self.watched, self.has_new = (target.topic,), link.stores and not target.is_known
         else:
             self._set_topics(targets)
+            self.queue = self._find_queue() if self.topic is None else targets[0].queue
 
     def _set_topics(self, targets: Sequence[Target]) -> None:
         topics: dict[str | bytes, None] = {}
@@ -127,12 +128,31 @@ class InFlightProduce:
             self.has_new = self.has_new or (self.link.stores and not target.is_known)
         self.watched = tuple(topics)
         self.topic = self.watched[0] if len(self.watched) == 1 else None
+
+    def _find_queue(self) -> int:
         scheduler = self.link.broker.scheduler
-        self.queue = (
-            targets[0].queue
-            if self.topic is not None
-            else classify(False, self.watched, scheduler.data_queues, scheduler.queues.load_of)
-        )
+        return classify(False, self.watched, scheduler.data_queues, scheduler.queues.load_of)
+
+    def watch(self, topics: Sequence[str | bytes]) -> None:
+        """Let the health of these topics alone depend on the request: the others are cut out."""
+        self.watched = topics
+        self.topic = topics[0] if len(topics) == 1 else None
+
+    def plan_cut(self, plan: Plan, topics: Sequence[str | bytes]) -> None:
+        """Wait for `topics` alone until the request is dispatched: `plan` cuts out the others now."""
+        self.cut = plan
+        self.watch(topics)
+        self.queue = self._find_queue()
+
+    def reserve(self, reserved: Sequence[Reservation]) -> None:
+        """Note bytes under quotas, which the scheduler releases."""
+        self.reserved = reserved
+
+    @property
+    def never_refused(self) -> bool:
+        """Whether refusals of all of the request's batches cannot be remembered: then it waits."""
+        refused = self.link.refused
+        return len(refused.entries) + len(self.rows) > refused.limit and not refusal.has_room(self)
 
     def adopt(self, ordinal: int, forwarded: Sequence[Forwarded], started_at: float) -> None:
         """Take the next place in the response order for a request that was sent by a pipeline, as
@@ -174,29 +194,28 @@ class InFlightProduce:
         if waits:
             link.hold_for_broker()
 
-    def dispatch(self, entry: Entry) -> None:
+    def dispatch(self) -> None:
         """Forward the request now that its turn has come, or have it refused. Its partitions may
         have been forgotten, its topics may hang, and requests before it may have been refused.
         """
-        link = self.link
+        link, scheduler = self.link, self.link.broker.scheduler
         targets = link.broker.routes.find(link, self.frame, self.head.version, self.rows)
-        if targets != self.targets:
-            self.targets = targets
+        if self.cut is not None or targets != self.targets:
+            self.targets, self.cut = targets, None
             self._set_topics(targets)
-        if link.refused.entries or link.broker.scheduler.hanging(self.watched):
-            refusal.dispatch(self, entry)
+        if link.refused.entries or scheduler.hanging(self.watched):
+            refusal.dispatch(self)
         else:
-            self.begin(entry)
+            scheduler.dispatched(self)
             self.forward(self.frame, self.size_bytes)
-        # break the reference cycle: the callbacks hold this request, which holds `entry`
-        entry.dispatch = entry.refuse = entry.whole = None
 
-    def begin(self, entry: Entry) -> None:
-        """Note that the request, submitted as `entry`, is about to be sent."""
-        broker = self.link.broker
-        self.waited = entry
-        self.since_s = broker.now()
-        broker.scheduler.dispatched(entry)
+    def refuse(self) -> None:
+        """Refuse all of the request: no slot became free in time, or there is no room to wait."""
+        refusal.refuse_late(self)
+
+    def whole(self) -> None:
+        """Let the broker answer the request after an error in handling it."""
+        relay_whole(self.link, self.frame, self)
 
     # -- back to the client ------------------------------------------------------------------------
 
@@ -211,10 +230,8 @@ class InFlightProduce:
         traffic = counters.traffic.responses_in[api.PRODUCE]
         traffic.frames += 1
         traffic.size_bytes += size_bytes
-        if self.ticket is not None:
+        if self.state is ADMITTED:
             broker.scheduler.answered(self, now)
-        elif self.waited is not None:
-            broker.scheduler.answered(self.waited, now)
         counters.produce.took_s.observe(now - self.since_s)
         if self.cut is None:
             link.answer_whole(api.PRODUCE, self, answer, size_bytes, self.size_bytes)

@@ -9,7 +9,6 @@ that Forebay writes itself. Must not know batches beyond their header. Invariant
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from isolation import refusals
@@ -17,7 +16,6 @@ from isolation.health import Verdict as Health
 from protocol import api
 from protocol.produce import peek_topic
 from protocol.produce_build import Refused, build_refusal, cut_request, merge_response
-from proxy.relay import relay_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
     from isolation.refusals import Plan
     from protocol.primitives import Frame
     from proxy.produce.in_flight import InFlightProduce
-    from proxy.scheduling.queued_request import Entry
 
 PASS, REFUSE = refusals.PartitionVerdict.PASS, refusals.PartitionVerdict.REFUSE
 MAGIC_V2 = 2
@@ -38,7 +35,6 @@ def submit(request: InFlightProduce) -> None:
     scheduler, refused = link.broker.scheduler, link.refused
     hung = _find_hung(request)
     reserved = _reserve(request) if scheduler.quotas.active else ()
-    watched, may_refuse = request.watched, _has_room(request)
     if hung or reserved is None or (refused.entries and scheduler.in_order(link)):
         plan = _plan(request, lambda one: reserved is None or one.topic in hung)
         if plan.must_close or not (plan.passes or plan.must_wait):
@@ -47,41 +43,30 @@ def submit(request: InFlightProduce) -> None:
             _end(request, plan)
             return
         if plan.refuses and plan.passes:
-            watched = _find_kept(request, plan)
-        may_refuse = may_refuse and not plan.must_wait
-    scheduler.submit(
-        link,
-        request.dispatch,
-        partial(refuse_late, request) if may_refuse else None,
-        topics=watched,
-        size_bytes=request.size_bytes,
-        waits=request.waits,
-        is_ordered=True,
-        watched=watched,
-        reserved=reserved or (),
-        whole=partial(relay_whole, link, request.frame, request),
-    )
+            request.plan_cut(plan, _find_kept(request, plan))
+    request.reserve(reserved or ())
+    scheduler.enter(request, link)
 
 
-def dispatch(request: InFlightProduce, entry: Entry) -> None:
+def dispatch(request: InFlightProduce) -> None:
     """Forward, cut, refuse or close when the turn of a request has come. Topics that hang now
     count, and batches refused before on this connection.
     """
-    link, hung = request.link, _find_hung(request)
+    scheduler, hung = request.link.broker.scheduler, _find_hung(request)
     plan = _plan(request, lambda one: one.topic in hung)
     if plan.must_close or not (plan.passes or plan.must_wait):
-        link.broker.scheduler.withdraw(entry)
+        scheduler.withdraw(request)
         _end(request, plan)
         return
     _apply(request, plan)
     if plan.refuses and not plan.must_wait:
         head, keep = request.head, [verdict is PASS for verdict in plan.verdicts]
         frame = b"".join(cut_request(request.frame, head.version, head.body_start, keep))
-        entry.watch(_find_kept(request, plan))
-        request.begin(entry)
+        request.watch(_find_kept(request, plan))
+        scheduler.dispatched(request)
         request.forward(frame, len(frame), (plan, keep))
     else:
-        request.begin(entry)
+        scheduler.dispatched(request)
         request.forward(request.frame, request.size_bytes)
 
 
@@ -175,12 +160,9 @@ def _list_batches(request: InFlightProduce) -> list[refusals.SequencedBatch]:
     ]
 
 
-def _has_room(request: InFlightProduce) -> bool:
+def has_room(request: InFlightProduce) -> bool:
     """Whether refusals of all of the request's batches can be remembered."""
-    refused = request.link.refused
-    return len(refused.entries) + len(request.rows) <= refused.limit or refused.has_room_for(
-        _list_batches(request)
-    )
+    return request.link.refused.has_room_for(_list_batches(request))
 
 
 def _plan(request: InFlightProduce, is_refused: Callable[[refusals.SequencedBatch], bool]) -> Plan:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from isolation.tickets import Waits
     from proxy.accounting.counters import Counters
     from proxy.produce.targets import Target
+    from proxy.scheduling.queued_request import QueuedRequest
 
 HOPS = ("requests_in", "requests_out", "responses_in", "responses_out")
 ROUTES_LIMIT = 4096
@@ -35,7 +36,7 @@ class Route:
     client_id: str | None
     target: Target
     waits: Waits
-    queue: Queue | None
+    queue: Queue[QueuedRequest] | None
     bytes: Any
     native: Any
 

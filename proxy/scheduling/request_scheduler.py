@@ -4,10 +4,10 @@ Owns the queues and their timer, the slots that requests hold, and which topics 
 the contents of a request. Invariants (design, "Isolation"):
 * `dispatch` runs exactly once, or `refuse` does, or the client is gone. If a slot is free,
   `dispatch` runs within `submit`.
-* a dispatched entry returns its slot once: answered, or withdrawn when its connection is lost.
+* a dispatched request returns its slot once: answered, or withdrawn when its connection is lost.
 * ordered requests (a Produce, and all that must not overtake one) leave in the order of their
   arrival on their connection. Admitted requests are dispatched one after the other, never nested.
-* bytes reserved under quotas are released with the entry, however it ends.
+* bytes reserved under quotas are released with the request, however it ends.
 * service time begins when everything before the request on its connection is answered: a broker
   works on one request of a connection. Health learns of unanswered requests at a check
   (`_check_health`), not of each request.
@@ -26,7 +26,7 @@ from isolation.classify import CONTROL, classify, queue_name, queue_of_topic
 from isolation.health import LOOK_EVERY_S, Health, HealthRule, Sent, Verdict
 from isolation.peers import Peers
 from isolation.queues import QueueRule, Queues
-from isolation.tickets import ADMITTED, State, Ticket, Turn, Waits
+from isolation.tickets import ADMITTED, DONE, REFUSED, WAITING, Waits
 from proxy.config.isolation import build_limit
 from proxy.scheduling.processor_wait import ProcessorWait
 from proxy.scheduling.queued_request import Entry
@@ -36,11 +36,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
 
     from isolation.queues import Queue
-    from isolation.quotas import Reservation
+    from isolation.tickets import Turn
     from proxy.config.isolation import Isolation
     from proxy.net.client_connection import AnyLink
     from proxy.net.services import PipelinedRequests
-    from proxy.scheduling.services import OwnTicket, SchedulingServices
+    from proxy.scheduling.queued_request import QueuedRequest
+    from proxy.scheduling.services import SchedulingServices
 
 log = logging.getLogger("forebay.request_scheduler")
 
@@ -58,7 +59,7 @@ class RequestScheduler:
         self._broker = broker
         self.enabled = config.enabled
         self._peers, self.processor_wait = Peers(), ProcessorWait()
-        self.queues = Queues(
+        self.queues: Queues[QueuedRequest] = Queues(
             build_queue_rule(config),
             build_limit(config.control_slots),
             partial(build_limit, config.data_slots, self._peers),
@@ -71,12 +72,12 @@ class RequestScheduler:
         self.quotas = QuotaTable(config)
         self.data_queues = config.data_queues
         # unanswered requests on a client's first broker connection, oldest first
-        self.lines: dict[AnyLink, list[Entry | OwnTicket]] = {}
+        self.lines: dict[AnyLink, list[QueuedRequest]] = {}
         # all other requests of a client: waiting, or sent on another broker connection
-        self._of_connection: defaultdict[AnyLink, dict[Entry, None]] = defaultdict(dict)
+        self._of_connection: defaultdict[AnyLink, dict[QueuedRequest, None]] = defaultdict(dict)
         # pipelines whose requests are counted, but not listed here
         self.pipelines: dict[PipelinedRequests, None] = {}
-        self._admitted: deque[Entry] = deque()
+        self._admitted: deque[QueuedRequest] = deque()
         self.is_dispatching = False
         self._timer: asyncio.TimerHandle | None = None
         self.due_at = float("inf")
@@ -106,7 +107,7 @@ class RequestScheduler:
     def submit(
         self,
         link: AnyLink,
-        dispatch: Callable[[Entry], None],
+        begin: Callable[[Entry], None],
         refuse: Callable[[], None] | None = None,
         *,
         is_control: bool = False,
@@ -115,75 +116,70 @@ class RequestScheduler:
         waits: Waits = Waits.NOTHING,
         is_ordered: bool = False,
         watched: Sequence[str | bytes] = (),
-        reserved: Sequence[Reservation] = (),
         whole: Callable[[], object] | None = None,
     ) -> None:
-        """Submit a request: `dispatch` runs now or later, or `refuse` runs.
+        """Submit a request that is not measured: `begin` runs now or later, or `refuse` runs.
 
-        `refuse` None: the request must not be refused, and waits. `reserved` is released when the
-        request is answered, refused or withdrawn. `whole`: what `Broker.fall_back` calls if
-        `dispatch` or `refuse` raises.
+        `refuse` None: the request must not be refused, and waits. `whole`: what `Broker.fall_back`
+        calls if `begin` or `refuse` raises.
         """
-        entry = Entry(
-            link, dispatch, refuse, watched, reserved, is_ordered and not is_control, whole
-        )
+        queue = classify(is_control, topics, self.data_queues, self.queues.load_of)
+        entry = Entry(link, begin, refuse, whole, queue, size_bytes, waits, watched)
+        self.enter(entry, link if is_ordered else None)
+
+    def enter(self, item: QueuedRequest, order_key: AnyLink | None) -> None:
+        """Submit a request that is its own ticket: its `dispatch` runs now or later, or its `refuse`
+        does. `order_key`: its link if it is ordered, else None. What it has reserved is released
+        when it is answered, refused or withdrawn.
+        """
         if not self.enabled:
-            self._run_guarded(entry, dispatch, entry)
+            self._run_guarded(item, item.dispatch)
             return
         now = self._broker.now()
-        ticket = entry.ticket = self.queues.offer(
-            entry,
-            queue=classify(is_control, topics, self.data_queues, self.queues.load_of),
-            size_bytes=size_bytes,
-            now_s=now,
-            order_key=link if is_ordered else None,
-            waits=waits,
-            never_refused=refuse is None,
-            is_measured=entry.is_measured,
-        )
-        if ticket.state is State.REFUSED:
-            assert refuse is not None
-            entry.refused()
-            refuse()
+        state = self.queues.offer(item, now, order_key)
+        if state is REFUSED:
+            _refuse_one(item)
             return
-        self._of_connection[link][entry] = None
-        if ticket.state is State.ADMITTED:
-            self._admitted.append(entry)
+        self._of_connection[item.link][item] = None
+        if state is ADMITTED:
+            self._admitted.append(item)
             self._dispatch_admitted()
         if self.due_at > now + self._due_after_s:
-            self._schedule(now, ticket.queue)
+            self._schedule(now, item.queue)
 
-    def try_dispatch(self, entry: OwnTicket) -> bool:
-        """Do `submit`, `dispatch` and `dispatched` in one step, at `entry.since_s`; return True on
-        success. On False nothing has changed.
+    def try_dispatch(self, item: QueuedRequest) -> bool:
+        """Do `enter`, `dispatch` and `dispatched` in one step, at `item.since_s`; return True if the
+        caller is to send it. On False the request waits, was refused, or `item.state` is DONE.
 
-        None of its topics may hang. No request may wait on its connection, and a slot of its queue
-        must be free.
+        DONE: nothing has changed, since one of its topics may hang, or another is being dispatched.
         """
-        now, link = entry.since_s, entry.link
+        now, link = item.since_s, item.link
         if now >= self.next_health_check_at:
             self._check_health(now)
         if self.is_dispatching:
             return False
         if self.watched:
-            for topic in entry.watched:
+            for topic in item.watched:
                 if topic in self.watched and self._health.plan(topic, now) is not Verdict.PASS:
                     return False
-        if not self.queues.take(entry, link, now):
+        state = self.queues.offer(item, now, link)
+        if state is REFUSED:
+            _refuse_one(item)
             return False
-        entry.ticket = entry
-        if link in self.lines:
-            self.lines[link].append(entry)
+        if state is WAITING:
+            self._of_connection[link][item] = None
+        elif link in self.lines:
+            self.lines[link].append(item)
         else:
-            self.lines[link] = [entry]
-            entry.started_at = now
+            self.lines[link] = [item]
+            item.started_at = now
         if self.due_at > now + self._due_after_s:
-            self._schedule(now, entry.queue)
-        return True
+            self._schedule(now, item.queue)
+        return state is ADMITTED
 
     # -- the pipeline: requests that are counted, and listed only once they are materialized ---------
 
-    def lift(self, queue: Queue, link: AnyLink, waits: Waits, now: float) -> int:
+    def lift(self, queue: Queue[QueuedRequest], link: AnyLink, waits: Waits, now: float) -> int:
         """Take a slot of `queue` for a pipelined Produce. Return LIFTED, or LIFTED_FIRST if the
         broker has no other request of the client's first connection. Return 0 if the request has
         to be submitted: a check of health is due, a topic is watched, or no slot is free. Nothing
@@ -199,7 +195,9 @@ class RequestScheduler:
             return 0
         return LIFTED if link in self.lines else LIFTED_FIRST
 
-    def land(self, queue: Queue, topic: str | bytes, started_at: float, now: float) -> int:
+    def land(
+        self, queue: Queue[QueuedRequest], topic: str | bytes, started_at: float, now: float
+    ) -> int:
         """Return the slot of a pipelined Produce that is answered at `now` (seconds); the broker
         began with it at `started_at`. Return LANDED, or LANDED_FOR_WAITING if `admit_waiting` has to
         follow. Return 0, and change nothing, if more follows from the answer: it is late, or its
@@ -219,63 +217,59 @@ class RequestScheduler:
             last_timely[topic] = started_at
         return LANDED_FOR_WAITING if queue.waiting else LANDED
 
-    def admit_waiting(self, queue: Queue, now: float) -> None:
+    def admit_waiting(self, queue: Queue[QueuedRequest], now: float) -> None:
         """Dispatch the requests that wait for the slots which `land` has returned."""
         self._dispatch_admitted(self.queues.admit_waiting(queue, now))
 
-    def _dispatch_admitted(self, tickets: Sequence[Ticket] = ()) -> None:
+    def _dispatch_admitted(self, items: Sequence[QueuedRequest] = ()) -> None:
         """Dispatch admitted requests in their order. Requests admitted during a dispatch are
-        dispatched after it, not within it.
+        dispatched after it, not within it. Each calls `dispatched` or `withdraw`.
         """
-        for ticket in tickets:
-            self._admitted.append(ticket.item)
+        self._admitted.extend(items)
         if self.is_dispatching:
             return
         self.is_dispatching = True
         try:
             while self._admitted:
-                self._dispatch(self._admitted.popleft())
+                item = self._admitted.popleft()
+                if item.state is not ADMITTED:
+                    continue  # its client is gone: `drop_link` withdrew the request
+                self._run_guarded(item, item.dispatch)
+                if item.link.upstream.closed:
+                    self.withdraw(item)
         finally:
             self.is_dispatching = False
 
-    def _dispatch(self, entry: Entry) -> None:
-        """Call the entry's `dispatch`, which then calls `dispatched` or `withdraw`."""
-        if entry.ticket is None:
-            return  # its client is gone: `drop_link` withdrew the entry
-        assert entry.dispatch is not None
-        self._run_guarded(entry, entry.dispatch, entry)
-        if entry.ticket is not None and entry.link.upstream.closed:
-            self.withdraw(entry)
-
-    def _run_guarded(self, entry: Entry, action: Callable[..., None], *args: Entry) -> None:
-        sent_count = entry.link.sent_count
+    def _run_guarded(self, item: QueuedRequest, action: Callable[[], None]) -> None:
+        sent_count = item.link.sent_count
         try:
-            action(*args)
+            action()
         except Exception:
-            self.withdraw(entry)
+            self.withdraw(item)
             self._broker.fall_back(
-                entry.link, sent_count, "sending or refusing a request", entry.whole
+                item.link, sent_count, "sending or refusing a request", item.whole
             )
 
-    def dispatched(self, entry: Entry) -> None:
+    def dispatched(self, item: QueuedRequest) -> None:
         """Note that the request was sent to the broker, on its client's first broker connection."""
-        if entry.ticket is None:
+        if item.state is not ADMITTED:
             return
-        if entry.link.pipeline is not None:
-            entry.link.pipeline.materialize()
+        link = item.link
+        if link.pipeline is not None:
+            link.pipeline.materialize()
         now = self._broker.now()
-        self._forget_queued(entry)
-        watched, is_first = entry.watched, entry.link not in self.lines
+        self._forget_queued(item)
+        watched, is_first = item.watched, link not in self.lines
         if watched and not self._health.hung.isdisjoint(watched):  # a probe of a hanging topic
             self._check_health(now)
-            entry.report(self._health.sent(watched, now, is_first=is_first))
+            item.report(self._health.sent(watched, now, is_first=is_first))
         if is_first:
-            self.lines[entry.link] = [entry]
-            entry.started_at = now
+            self.lines[link] = [item]
+            item.started_at = now
         else:
-            self.lines[entry.link].append(entry)
-        if entry.ticket.waits is Waits.POLL and entry.ticket.queue != CONTROL:
-            self._dispatch_admitted(self.queues.release_early(entry.ticket, now))
+            self.lines[link].append(item)
+        if item.waits is Waits.POLL and item.queue != CONTROL:
+            self._dispatch_admitted(self.queues.release_early(item, now))
 
     def _check_health(self, now: float) -> None:
         """Report to Health the oldest unanswered request of each connection that it has not seen."""
@@ -293,12 +287,10 @@ class RequestScheduler:
         for pipeline in list(self.pipelines):
             pipeline.materialize()
 
-    def materialize(self, link: AnyLink, in_flight: Sequence[OwnTicket]) -> None:
+    def materialize(self, link: AnyLink, in_flight: Sequence[QueuedRequest]) -> None:
         """Take over the requests of a pipeline, which are behind all others of their connection. If
         the broker has begun with the first, its `started_at` says when.
         """
-        for entry in in_flight:
-            entry.ticket = entry
         self.lines.setdefault(link, []).extend(in_flight)
         self.queues.note(in_flight)
 
@@ -327,56 +319,53 @@ class RequestScheduler:
 
     # -- responses ---------------------------------------------------------------------------------
 
-    def answered(self, entry: Entry | OwnTicket, now: float | None = None) -> None:
+    def answered(self, item: QueuedRequest, now: float | None = None) -> None:
         """Note that the broker answered the request at `now` (seconds; None: the present time)."""
-        if entry.ticket is None:
+        if item.state is not ADMITTED:
             return
         if now is None:
             now = self._broker.now()
-        started_at, topic, last_timely = entry.started_at, entry.topic, self.last_timely
-        latency_s = now - started_at if entry.is_measured and started_at >= 0 else None
+        started_at, last_timely = item.started_at, self.last_timely
+        latency_s = now - started_at if item.is_measured and started_at >= 0 else None
         if (
-            topic in last_timely
-            and latency_s is not None
+            latency_s is not None
             and latency_s < self.hang_after_s
+            and (topic := item.topic) in last_timely
             and topic not in self.watched
-            and entry.sent is None
+            and item.sent is None
         ):
             if last_timely[topic] < started_at:
                 last_timely[topic] = started_at
-        elif entry.watched:
-            self._report_answer(entry, now)
-        self._finish(entry, now, latency_s)
+        elif item.watched:
+            self._report_answer(item, now)
+        self._finish(item, now, latency_s)
 
-    def _report_answer(self, entry: Entry | OwnTicket, now: float) -> None:
+    def _report_answer(self, item: QueuedRequest, now: float) -> None:
         """Report to Health what the answer shows for the request's topics."""
         if len(self.last_timely) >= self._health.rule.max_keys:
             self._check_health(now)
-        sent = entry.sent
+        sent = item.sent
         if sent is None:
-            assert entry.ticket is not None
-            started_at = entry.started_at if entry.started_at >= 0 else entry.ticket.since_s
-            sent = Sent(tuple(entry.watched), started_at)
-            entry.report(sent)
+            started_at = item.started_at if item.started_at >= 0 else item.since_s
+            sent = Sent(tuple(item.watched), started_at)
+            item.report(sent)
         for topic in self._health.answered(sent, now):
             log.info("a topic answers again", extra={"topic": _printed(topic)})
 
-    def withdraw(self, entry: Entry | OwnTicket) -> None:
+    def withdraw(self, item: QueuedRequest) -> None:
         """Remove a request without a latency sample: it needs no answer, was not sent, or its
         connection is lost.
         """
-        if entry.ticket is None:
+        if item.state is DONE:
             return
         now = self._broker.now()
-        if entry.sent is not None:
-            self._health.forgotten(entry.sent)
-        self._finish(entry, now, None)
+        if item.sent is not None:
+            self._health.forgotten(item.sent)
+        self._finish(item, now, None)
 
-    def _finish(self, entry: Entry | OwnTicket, now: float, latency_s: float | None) -> None:
-        ticket, entry.ticket = entry.ticket, None
-        assert ticket is not None
-        line = self.lines.get(entry.link)
-        if line is not None and line[0] is entry:
+    def _finish(self, item: QueuedRequest, now: float, latency_s: float | None) -> None:
+        line = self.lines.get(item.link)
+        if line is not None and line[0] is item:
             del line[0]
             if line:  # the broker works on one request of a connection
                 line[0].start(now)
@@ -384,31 +373,31 @@ class RequestScheduler:
                     self._check_health(now)
                     self._health.started(line[0].sent, now)
             else:
-                del self.lines[entry.link]
-                if entry.link.pipeline is not None:
-                    entry.link.pipeline.begin(now)
-        elif line is not None and entry in line:
-            line.remove(entry)
+                del self.lines[item.link]
+                if item.link.pipeline is not None:
+                    item.link.pipeline.begin(now)
+        elif line is not None and item in line:
+            line.remove(item)
         else:
-            self._forget_queued(entry)
-        if isinstance(entry, Entry):  # an OwnTicket is under no quota
-            entry.release()
-        lingered = not ticket.holds_slot  # its end may make lingering requests due now
-        if ticket.state is ADMITTED:
-            admitted = self.queues.finished(ticket, now, latency_s)
+            self._forget_queued(item)
+        for reservation in item.reserved:
+            reservation.release()
+        lingered = not item.holds_slot  # its end may make lingering requests due now
+        if item.state is ADMITTED:
+            admitted = self.queues.finished(item, now, latency_s)
         else:
-            admitted = self.queues.cancel(ticket, now)
+            admitted = self.queues.cancel(item, now)
         if admitted:
             self._dispatch_admitted(admitted)
         if lingered or self.due_at > now + self._due_after_s:
-            self._schedule(now, ticket.queue)
+            self._schedule(now, item.queue)
 
-    def _forget_queued(self, entry: Entry | OwnTicket) -> None:
-        entries = self._of_connection.get(entry.link)
-        if entries is not None:
-            entries.pop(cast("Entry", entry), None)
-            if not entries:
-                del self._of_connection[entry.link]
+    def _forget_queued(self, item: QueuedRequest) -> None:
+        queued = self._of_connection.get(item.link)
+        if queued is not None:
+            queued.pop(item, None)
+            if not queued:
+                del self._of_connection[item.link]
 
     def drop_link(self, link: AnyLink) -> None:
         """Withdraw all requests of a client that is gone, and of its broker connection."""
@@ -438,28 +427,25 @@ class RequestScheduler:
         self._end_turn(self.queues.turn(now))
         self._schedule(now)
 
-    def _end_turn(self, turn: Turn) -> None:
+    def _end_turn(self, turn: Turn[QueuedRequest]) -> None:
         """Refuse the expired requests first, then dispatch the admitted ones. Expired ones came
         before them, or are of other connections. Requests that arrive meanwhile are dispatched
         behind both.
         """
-        self._admitted.extend(ticket.item for ticket in turn.admitted)
+        self._admitted.extend(turn.admitted)
         was_dispatching, self.is_dispatching = self.is_dispatching, True
         try:
             self._refuse(turn.expired)
         finally:
             self.is_dispatching = was_dispatching
-        self._dispatch_admitted(())
+        self._dispatch_admitted()
 
-    def _refuse(self, tickets: Sequence[Ticket]) -> None:
-        for ticket in tickets:
-            entry: Entry = ticket.item
-            if entry.ticket is None:
+    def _refuse(self, items: Sequence[QueuedRequest]) -> None:
+        for item in items:
+            if item.state is DONE:
                 continue  # its client is gone, because another request was refused
-            entry.refused()
-            self._forget_queued(entry)
-            if entry.refuse is not None:
-                self._run_guarded(entry, entry.refuse)
+            self._forget_queued(item)
+            self._run_guarded(item, partial(_refuse_one, item))
 
     def tick(self, now: float) -> None:
         """Measure how busy the processors are. Check the topics' health, and refuse the waiting
@@ -517,8 +503,15 @@ def build_queue_rule(config: Isolation) -> QueueRule:
     )
 
 
-def _is_of(topic: str | bytes, entry: Entry) -> bool:
-    return topic in entry.watched
+def _is_of(topic: str | bytes, item: QueuedRequest) -> bool:
+    return topic in item.watched
+
+
+def _refuse_one(item: QueuedRequest) -> None:
+    for reservation in item.reserved:
+        reservation.release()
+    if item.refuse is not None:
+        item.refuse()
 
 
 def _printed(topic: Hashable) -> str:

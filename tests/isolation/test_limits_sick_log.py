@@ -11,6 +11,7 @@ import pytest
 from isolation.queues import QueueRule, Queues
 from isolation.tickets import State, Waits
 from proxy.config.isolation import Isolation, build_limit
+from tests.isolation.queued_item import Item
 
 HANDLERS = 8
 PRODUCERS, THINK_S = 16, 0.2
@@ -24,7 +25,7 @@ class Model:
         rule = QueueRule(
             2, max_wait_s=CONFIG.max_queue_wait_s, release_after_s=CONFIG.release_after_s
         )
-        self.queues = Queues(
+        self.queues: Queues[Item] = Queues(
             rule, build_limit(CONFIG.control_slots), lambda: build_limit(CONFIG.data_slots)
         )
         self.service_s = service_s
@@ -39,30 +40,31 @@ class Model:
         heappush(self.events, (when_s, self.number, what, args))
 
     def send(self):
-        ticket = self.queues.offer(None, queue=0, size_bytes=1, now_s=self.now_s, waits=Waits.ACKS)
-        if ticket.state is State.ADMITTED:
-            self.go([ticket])
-        elif ticket.state is State.REFUSED:
-            self.refuse([ticket])
+        item = Item(size_bytes=1, waits=Waits.ACKS)
+        state = self.queues.offer(item, self.now_s)
+        if state is State.ADMITTED:
+            self.go([item])
+        elif state is State.REFUSED:
+            self.refuse([item])
         self.look()
 
-    def go(self, tickets):
-        for ticket in tickets:
+    def go(self, items):
+        for item in items:
             self.at_broker += 1
             self.most.append((self.now_s, self.at_broker))
             self.free_s = max(self.free_s, self.now_s) + self.service_s(self.now_s)
-            self.at(self.free_s, self.answer, ticket, self.now_s)
+            self.at(self.free_s, self.answer, item, self.now_s)
 
-    def answer(self, ticket, sent_s):
+    def answer(self, item, sent_s):
         self.at_broker -= 1
         self.answered += 1
-        self.go(self.queues.finished(ticket, self.now_s, self.now_s - sent_s))
+        self.go(self.queues.finished(item, self.now_s, self.now_s - sent_s))
         self.at(self.now_s + THINK_S, self.send)
         self.look()
 
-    def refuse(self, tickets):
-        self.refused += len(tickets)
-        for _ in tickets:
+    def refuse(self, items):
+        self.refused += len(items)
+        for _ in items:
             self.at(self.now_s + 0.1, self.send)
 
     def look(self):

@@ -6,6 +6,7 @@ from isolation.classify import CONTROL
 from isolation.limits import AdaptiveLimit, AdaptiveRule, FixedLimit
 from isolation.queues import LONGEST_WAITS, QueueRule, Queues
 from isolation.tickets import State, Waits
+from tests.isolation.queued_item import Item
 
 
 class Recorded(FixedLimit):
@@ -26,16 +27,19 @@ def make(slots=1, **rule):
         limits.append(Recorded(slots))
         return limits[-1]
 
-    queues = Queues(QueueRule(**{"data_queues": 2, **rule}), FixedLimit(2), new_limit)
+    queues: Queues[Item] = Queues(QueueRule(**{"data_queues": 2, **rule}), FixedLimit(2), new_limit)
     return queues, limits
 
 
-def offer(queues, item, queue=0, now_s=0.0, size_bytes=10, **more):
-    return queues.offer(item, queue=queue, size_bytes=size_bytes, now_s=now_s, **more)
+def offer(queues, name, queue=0, now_s=0.0, **more):
+    """The item, which knows its state."""
+    item = Item(name, queue, **more)
+    assert queues.offer(item, now_s, item.order_key) is item.state
+    return item
 
 
-def items(tickets):
-    return [ticket.item for ticket in tickets]
+def names(items):
+    return [item.name for item in items]
 
 
 def test_next_request_waits_for_a_slot():
@@ -81,13 +85,13 @@ def test_unrefusable_request_waits_beyond_all_limits():
     queues, _ = make(max_waiting=1, max_waiting_bytes=10)
     first = offer(queues, "in service")
     waiting = [offer(queues, n, never_refused=True) for n in range(3)]
-    assert {ticket.state for ticket in waiting} == {State.WAITING}
+    assert {item.state for item in waiting} == {State.WAITING}
     assert queues.next_due_s(0.0) is None
     assert queues.turn(1e9).expired == []
     assert queues.finished(first, 1e9, None) == [waiting[0]]
 
 
-def test_ticket_expires_when_due():
+def test_item_expires_when_due():
     queues, _ = make(max_wait_s=1.0)
     offer(queues, "in service")
     early, late = offer(queues, "early", now_s=0.0), offer(queues, "late", now_s=0.5)
@@ -98,7 +102,7 @@ def test_ticket_expires_when_due():
     assert queues.next_due_s(1.0) == 1.5
 
 
-def test_answered_queue_expires_no_ticket():
+def test_answered_queue_expires_nothing():
     queues, _ = make(slots=2, max_wait_s=1.0)
     served = [offer(queues, "a"), offer(queues, "b")]
     waiting = [offer(queues, number) for number in range(3)]
@@ -144,10 +148,10 @@ def test_a_client_that_goes_away_leaves_no_trace():
 
 def test_finishing_twice_is_a_mistake():
     queues, _ = make()
-    ticket = offer(queues, 1)
-    queues.finished(ticket, 0.1, 0.1)
+    item = offer(queues, 1)
+    queues.finished(item, 0.1, 0.1)
     with pytest.raises(ValueError, match="done"):
-        queues.finished(ticket, 0.2, 0.1)
+        queues.finished(item, 0.2, 0.1)
 
 
 def test_a_lane_keeps_its_order_across_queues():
@@ -159,13 +163,13 @@ def test_a_lane_keeps_its_order_across_queues():
     assert offer(queues, "B of another", queue=1, order_key="d").state is State.ADMITTED
     (a1,) = queues.finished(first, 0.1, 0.1)
     (b1,) = queues.finished(a1, 0.2, 0.1)
-    assert (a1.item, b1.item) == ("A1", "B1")
+    assert (a1.name, b1.name) == ("A1", "B1")
     assert offer(queues, "B2", queue=1, order_key="c").queue == 1, (
         "nothing of that order key waits any more"
     )
 
 
-def test_order_key_is_free_when_its_tickets_left():
+def test_order_key_is_free_when_its_items_left():
     queues, _ = make(max_wait_s=1.0)
     offer(queues, "in service")
     canceled = offer(queues, "A1", order_key="c")
@@ -182,7 +186,7 @@ def test_long_polls_free_slots_without_a_sample():
     offer(queues, "next", never_refused=True)
     assert queues.next_due_s(0.0) == 0.5
     assert queues.turn(0.49).admitted == []
-    assert items(queues.turn(0.5).admitted) == ["next"]
+    assert names(queues.turn(0.5).admitted) == ["next"]
     assert queues.finished(poll, 30.0, 30.0) == []
     assert limits[0].samples == []
 
@@ -198,10 +202,10 @@ def test_request_that_does_not_poll_keeps_its_slot():
 
 def test_acks_all_wait_is_sampled_after_its_slot():
     queues, limits = make(release_after_s=0.5)
-    ticket = offer(queues, "acks=all", waits=Waits.ACKS)
+    item = offer(queues, "acks=all", waits=Waits.ACKS)
     queues.turn(0.6)
     assert (limits[0].samples, queues.statistics(0.6)[0]["in_use"]) == ([], 0)
-    queues.finished(ticket, 3.0, 2.5)
+    queues.finished(item, 3.0, 2.5)
     assert limits[0].samples == [(2.5, 0, True)]
 
 
@@ -216,12 +220,12 @@ def test_reads_and_polls_say_nothing_of_the_limit():
 
 def test_acks_all_waits_beyond_their_share_keep_slots():
     queues, _ = make(slots=2, release_after_s=0.5, lingering_acks_per_slot=1.0)
-    tickets = [offer(queues, n, waits=Waits.ACKS, never_refused=True) for n in range(5)]
-    assert items(queues.turn(0.5).admitted) == [2, 3]
+    items = [offer(queues, n, waits=Waits.ACKS, never_refused=True) for n in range(5)]
+    assert names(queues.turn(0.5).admitted) == [2, 3]
     assert queues.turn(9.0).admitted == [], "two linger, which is the bound"
     assert queues.next_due_s(9.0) is None, "nothing is due that could not be done"
-    admitted = queues.finished(tickets[0], 9.0, 9.0)
-    assert items(admitted) == [4], "one lingers no more, so the next one may"
+    admitted = queues.finished(items[0], 9.0, 9.0)
+    assert names(admitted) == [4], "one lingers no more, so the next one may"
     assert queues.statistics(9.0)[0]["lingering_acks"] == 2
 
 
@@ -238,7 +242,7 @@ def test_a_slot_can_be_released_before_its_time():
     queues, _ = make()
     poll = offer(queues, "poll", waits=Waits.POLL)
     offer(queues, "next")
-    assert items(queues.release_early(poll, 0.01)) == ["next"]
+    assert names(queues.release_early(poll, 0.01)) == ["next"]
     assert queues.release_early(poll, 0.02) == []
 
 
@@ -258,9 +262,9 @@ def test_requests_of_a_hanging_topic_are_refused():
     for item in ("hangs 1", "fine", "hangs 2"):
         offer(queues, item)
     offer(queues, "hangs, acks=0", never_refused=True)
-    turn = queues.refuse_waiting(0, lambda item: item.startswith("hangs"), 0.1)
-    assert (items(turn.expired), turn.admitted) == (["hangs 1", "hangs 2"], [])
-    assert {ticket.state for ticket in turn.expired} == {State.REFUSED}
+    turn = queues.refuse_waiting(0, lambda item: item.name.startswith("hangs"), 0.1)
+    assert (names(turn.expired), turn.admitted) == (["hangs 1", "hangs 2"], [])
+    assert {item.state for item in turn.expired} == {State.REFUSED}
     said = queues.statistics(0.1)[0]
     assert (said["waiting"], said["waiting_bytes"], said["refused"]) == (2, 20, 2)
 
@@ -274,7 +278,9 @@ def test_load_counts_service_and_waiting():
 
 def test_two_stuck_requests_lower_the_limit_in_time():
     rule = AdaptiveRule(floor=2, initial=6)
-    queues = Queues(QueueRule(data_queues=1), FixedLimit(2), lambda: AdaptiveLimit(rule))
+    queues: Queues[Item] = Queues(
+        QueueRule(data_queues=1), FixedLimit(2), lambda: AdaptiveLimit(rule)
+    )
     stuck_s = 0.25  # ten times the latency that is assumed
     first = offer(queues, "first", now_s=0.0)
     offer(queues, "second", now_s=0.1)
@@ -306,7 +312,7 @@ def test_smaller_bounds_refuse_nobody_who_waits():
     queues, _ = make(slots=1, max_waiting=3, max_waiting_bytes=100)
     served, *waiting = [offer(queues, n) for n in range(4)]
     set_rules(queues, 1, max_waiting=1, max_waiting_bytes=10)
-    assert items(queues.turn(0.1).expired) == []
+    assert queues.turn(0.1).expired == []
     assert offer(queues, "new", now_s=0.1).state is State.REFUSED
     assert [ticket.state for ticket in waiting] == [State.WAITING] * 3
     for ticket in waiting:

@@ -10,6 +10,7 @@ from isolation.classify import CONTROL
 from isolation.limits import AdaptiveLimit, AdaptiveRule, FixedLimit
 from isolation.queues import QueueRule, Queues
 from isolation.tickets import State, Waits
+from tests.isolation.queued_item import Item
 from tests.kit.examples import examples
 
 RULE = QueueRule(
@@ -42,35 +43,30 @@ OFFERS = st.tuples(
 STEPS = st.one_of(
     OFFERS,
     st.tuples(
-        st.just("take"),
+        st.just("lift"),
         st.sampled_from([CONTROL, 0, 1]),
         st.sampled_from([None, "c", "d"]),
         st.sampled_from([Waits.NOTHING, Waits.ACKS]),
     ),
+    st.tuples(st.sampled_from(["land", "drop"]), st.integers(0, 20), st.booleans()),
     st.tuples(st.sampled_from(["finish", "cancel", "release"]), st.integers(0, 20), st.booleans()),
     st.tuples(st.just("turn"), st.sampled_from([0.1, 0.5, 1.0])),
     st.tuples(st.just("change"), st.integers(0, 2)),
 )
 
 
-class Taken:
-    """What went by `take`, its own ticket."""
-
-    is_measured = True
-
-    def __init__(self, queue, waits):
-        self.queue, self.waits = queue, waits
-        self.since_s, self.holds_slot = -1.0, False
-        self.state: Any = None
-
-
 class Model:
-    """Drives the queues and remembers every ticket, and per order key the order of offers not yet admitted."""
+    """Drives the queues and remembers every item, and per order key the order of offers not yet admitted. `lifted`:
+    what is counted alone, until it lands or the queues ask for it.
+    """
 
     def __init__(self):
-        self.queues = Queues(RULE, FixedLimit(2), lambda: AdaptiveLimit(LIMIT))
+        self.queues: Queues[Item] = Queues(
+            RULE, FixedLimit(2), lambda: AdaptiveLimit(LIMIT), self.book
+        )
+        self.lifted = []
         self.now_s = 0.0
-        self.tickets = []
+        self.items = []
         self.order_keys: dict[Any, list[Any]] = {"c": [], "d": []}
 
     def step(self, name, *args):
@@ -78,94 +74,117 @@ class Model:
         self.check()
 
     def offer(self, queue, size_bytes, order_key, waits, never_refused):
-        ticket = self.queues.offer(
-            len(self.tickets),
-            queue=queue,
-            size_bytes=size_bytes,
-            now_s=self.now_s,
-            order_key=order_key,
-            waits=waits,
-            never_refused=never_refused,
-        )
-        assert ticket.state is not State.REFUSED or not never_refused
-        self.tickets.append(ticket)
-        if order_key is not None and ticket.state is not State.REFUSED:
-            self.order_keys[order_key].append(ticket)
-        if ticket.state is State.ADMITTED:
-            self.admit([ticket])
-
-    def take(self, queue, order_key, waits):
-        """It goes where an offer would be admitted at once in that queue, and only there."""
-        taken, before = Taken(queue, waits), self.queues.statistics(self.now_s)[queue]
+        """It is admitted where `lift` would succeed in its queue, and there alone."""
+        item = Item(None, queue, size_bytes, waits, never_refused, order_key=order_key)
+        before = self.queues.statistics(self.now_s)[queue]
         has_slot = not before["waiting"] and before["in_use"] < before["slots"]
         is_next = order_key is None or not self.order_keys[order_key]
-        assert self.queues.take(taken, order_key, self.now_s) is (has_slot and is_next)
-        if taken.state is State.ADMITTED:
-            self.tickets.append(taken)
+        state = self.queues.offer(item, self.now_s, order_key)
+        assert (state is State.ADMITTED) is (has_slot and is_next)
+        assert state is item.state and item.since_s == self.now_s
+        assert state is not State.REFUSED or not never_refused
+        self.items.append(item)
+        if order_key is not None and state is not State.REFUSED:
+            self.order_keys[order_key].append(item)
+        if state is State.ADMITTED:
+            self.admit([item])
+
+    def lift(self, queue, order_key, waits):
+        before = self.queues.statistics(self.now_s)[queue]
+        has_slot = not before["waiting"] and before["in_use"] < before["slots"]
+        is_next = order_key is None or not self.order_keys[order_key]
+        is_lifted = self.queues.lift(self.queues.find(queue), order_key, self.now_s)
+        assert is_lifted is (has_slot and is_next)
+        if is_lifted:
+            self.lifted.append(Item(None, queue, waits=waits, since_s=self.now_s))
         else:
             assert self.queues.statistics(self.now_s)[queue] == before
 
-    def admit(self, tickets):
-        for ticket in tickets:
-            assert ticket.state is State.ADMITTED
-            if ticket.order_key is not None:
-                assert self.order_keys[ticket.order_key].pop(0) is ticket, (
-                    "an order key was overtaken"
-                )
+    def book(self):
+        """What was lifted is in service from now on."""
+        lifted, self.lifted = self.lifted, []
+        self.items += lifted
+        self.queues.note(lifted)
+
+    def land(self, index, _ok):
+        if self.lifted:
+            item = self.lifted.pop(index % len(self.lifted))
+            line = self.queues.find(item.queue)
+            if self.now_s >= line.ages_at_s:  # as the scheduler does: such a one is noted first
+                self.lifted.append(item)
+                self.book()
+                self.admit(self.queues.finished(item, self.now_s, 0.05))
+                return
+            self.queues.land(line, self.now_s, 0.05)
+            self.admit(self.queues.admit_waiting(line, self.now_s))
+
+    def drop(self, index, _ok):
+        """Nothing waits for what was lifted just now."""
+        if self.lifted and self.lifted[-1].since_s == self.now_s:
+            line = self.queues.find(self.lifted[-1].queue)
+            if not line.waiting:
+                self.lifted.pop()
+                self.queues.drop(line)
+
+    def admit(self, items):
+        for item in items:
+            assert item.state is State.ADMITTED
+            if item.order_key is not None:
+                assert self.order_keys[item.order_key].pop(0) is item, "an order key was overtaken"
 
     def pick(self, index, *states):
-        found = [ticket for ticket in self.tickets if ticket.state in states]
+        found = [item for item in self.items if item.state in states]
         return found[index % len(found)] if found else None
 
     def finish(self, index, ok):
-        if (ticket := self.pick(index, State.ADMITTED)) is not None:
-            self.admit(self.queues.finished(ticket, self.now_s, 0.05, ok))
+        if (item := self.pick(index, State.ADMITTED)) is not None:
+            self.admit(self.queues.finished(item, self.now_s, 0.05, ok))
 
     def cancel(self, index, _ok):
-        ticket = self.pick(index, State.ADMITTED, State.WAITING)
-        if ticket is not None:
-            if ticket.state is State.WAITING and ticket.order_key is not None:
-                self.order_keys[ticket.order_key].remove(ticket)
-            self.admit(self.queues.cancel(ticket, self.now_s))
+        item = self.pick(index, State.ADMITTED, State.WAITING)
+        if item is not None:
+            if item.state is State.WAITING and item.order_key is not None:
+                self.order_keys[item.order_key].remove(item)
+            self.admit(self.queues.cancel(item, self.now_s))
 
     def release(self, index, _ok):
-        if (ticket := self.pick(index, State.ADMITTED)) is not None:
-            self.admit(self.queues.release_early(ticket, self.now_s))
+        if (item := self.pick(index, State.ADMITTED)) is not None:
+            self.admit(self.queues.release_early(item, self.now_s))
 
     def change(self, index):
         """Other rules: who waits or is served stays so."""
-        before = [ticket.state for ticket in self.tickets]
+        before = [item.state for item in self.items]
         rule, limit = RULES[index]
         self.queues.set_rules(rule, FixedLimit(2), lambda: AdaptiveLimit(limit))
-        assert [ticket.state for ticket in self.tickets] == before
+        assert [item.state for item in self.items] == before
         self.turn(0.0)
 
     def turn(self, delay_s):
         self.now_s += delay_s
         turn = self.queues.turn(self.now_s)
         self.admit(turn.admitted)
-        for ticket in turn.expired:
-            assert not ticket.never_refused
-            if ticket.order_key is not None:
-                self.order_keys[ticket.order_key].remove(ticket)
+        for item in turn.expired:
+            assert not item.never_refused
+            if item.order_key is not None:
+                self.order_keys[item.order_key].remove(item)
         due_s = self.queues.next_due_s(self.now_s)
         assert due_s is None or due_s > self.now_s, "a turn leaves nothing due"
 
     def check(self):
         for queue, said in self.queues.statistics(self.now_s).items():
-            own = [ticket for ticket in self.tickets if ticket.queue == queue]
-            waiting = [ticket for ticket in own if ticket.state is State.WAITING]
-            refusable = [ticket for ticket in waiting if not ticket.never_refused]
-            assert said["in_use"] == sum(ticket.holds_slot for ticket in own) <= 4
+            own = [item for item in self.items if item.queue == queue]
+            lifted = sum(item.queue == queue for item in self.lifted)
+            waiting = [item for item in own if item.state is State.WAITING]
+            refusable = [item for item in waiting if not item.never_refused]
+            assert said["in_use"] == sum(item.holds_slot for item in own) + lifted <= 4
             assert said["waiting"] == len(waiting)
-            assert said["waiting_bytes"] == sum(ticket.size_bytes for ticket in waiting)
+            assert said["waiting_bytes"] == sum(item.size_bytes for item in waiting)
             assert len(refusable) <= RULE.max_waiting
             assert said["lingering_polls"] <= RULE.lingering_polls
             assert said["lingering_acks"] <= 4 * RULE.lingering_acks_per_slot
-            admitted = [ticket for ticket in own if ticket.state is State.ADMITTED]
-            assert (
-                len(admitted) == said["in_use"] + said["lingering_polls"] + said["lingering_acks"]
-            )
+            admitted = [item for item in own if item.state is State.ADMITTED]
+            lingering = said["lingering_polls"] + said["lingering_acks"]
+            assert len(admitted) + lifted == said["in_use"] + lingering
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -182,9 +201,10 @@ def test_everything_ends_when_the_broker_answers_everything(steps):
     model = Model()
     for step in steps:
         model.step(*step)
-    for _ in range(len(model.tickets) + 1):
+    model.book()
+    for _ in range(len(model.items) + 1):
         model.step("finish", 0, True)
         model.step("turn", 0.5)
-    assert all(t.state not in (State.ADMITTED, State.WAITING) for t in model.tickets)
+    assert all(one.state not in (State.ADMITTED, State.WAITING) for one in model.items)
     assert model.order_keys == {"c": [], "d": []}
     assert model.queues._order_keys == {}

@@ -16,6 +16,7 @@ from isolation.refusals import (
     plan_refusal,
 )
 from isolation.tickets import State, Waits
+from tests.isolation.queued_item import Item
 
 RULE = QueueRule(data_queues=1, max_waiting=2, max_wait_s=1.0, release_after_s=0.5)
 
@@ -24,7 +25,7 @@ class Handler:
     """Idempotent Produces of one connection to one partition, one record each."""
 
     def __init__(self):
-        self.queues = Queues(RULE, FixedLimit(100), lambda: FixedLimit(1))
+        self.queues: Queues[Item] = Queues(RULE, FixedLimit(100), lambda: FixedLimit(1))
         self.sequences = RefusedSequences()
         self.now_s = 0.0
         self.ordinal = 0
@@ -60,28 +61,22 @@ class Handler:
         if not self.queues.order_key_waits("c") and self.plan(ordinal, sequence, False)[1].refuses:
             self.decide(ordinal, sequence, False)
             return
-        ticket = self.queues.offer(
-            (ordinal, sequence),
-            queue=0,
-            size_bytes=1,
-            now_s=self.now_s,
-            order_key="c",
-            waits=Waits.ACKS,
-        )
-        if ticket.state is State.REFUSED:
+        item = Item((ordinal, sequence), size_bytes=1, waits=Waits.ACKS)
+        state = self.queues.offer(item, self.now_s, "c")
+        if state is State.REFUSED:
             self.decide(ordinal, sequence, True)
-        elif ticket.state is State.ADMITTED:
-            self.admitted([ticket])
+        elif state is State.ADMITTED:
+            self.admitted([item])
 
-    def admitted(self, tickets):
-        while tickets:
-            ticket = tickets.pop(0)
-            ordinal, sequence = ticket.item
+    def admitted(self, items):
+        while items:
+            item = items.pop(0)
+            ordinal, sequence = item.name
             if self.decide(ordinal, sequence, False):
-                tickets += self.queues.finished(ticket, self.now_s, None)
+                items += self.queues.finished(item, self.now_s, None)
             else:
                 self.forwarded.append(sequence)
-                self.in_service.append(ticket)
+                self.in_service.append(item)
 
     def answer(self):
         if self.in_service:
@@ -91,8 +86,8 @@ class Handler:
     def wait(self, delay_s):
         self.now_s += delay_s
         turn = self.queues.turn(self.now_s)
-        for ticket in turn.expired:
-            ordinal, sequence = ticket.item
+        for item in turn.expired:
+            ordinal, sequence = item.name
             self.decide(ordinal, sequence, True)
         self.admitted(turn.admitted)
 

@@ -4,6 +4,7 @@ import gc
 
 import pytest
 
+from isolation.classify import queue_of_topic
 from protocol import header
 from proxy.config.model import Limits
 from proxy.produce.in_flight import InFlightProduce
@@ -127,23 +128,89 @@ def test_admitted_produce_is_planned_again(monkeypatch):
     assert held(broker) == 0
 
 
-def test_answered_produce_leaves_no_garbage(broker):
+@pytest.mark.parametrize("ends", ["answered", "full", "expired", "client", "broker"])
+@pytest.mark.parametrize("quotas", [0, 1])
+def test_waiting_produce_ends_once_and_leaves_no_garbage(monkeypatch, ends, quotas):
+    quota = {"pattern": "*", "in_flight_bytes": 1000}
+    bounds = {"queue_requests": 1, "max_queue_wait_s": "1s", "release_after_s": "60s"}
+    broker = make_broker(monkeypatch, topic_quotas=[quota] * quotas, **bounds)
     busy, link = Link(broker), Link(broker)
     gc.collect()
     gc.disable()
     try:
         busy.produce(("a", 1, 0))
-        for sequence in range(3):
-            link.produce(("a", 0, sequence))
-        assert link.sent == []
+        link.produce(("a", 0, 0))
+        assert (link.sent, broker.scheduler.queues.load_of(0)) == ([], 2)
+        codes = [{A: 0}]
+        if ends == "full":
+            link.produce(("a", 0, 1))
+            assert broker.counters.produce.refused == 1
+            codes += [{A: REFUSED}]
+        elif ends == "expired":
+            broker.clock.advance(1.1)
+            codes = [{A: REFUSED}]
+        elif ends == "client":
+            link.close("client_closed")
+        elif ends == "broker":
+            link.lose()
         busy.reply()
-        for _ in range(3):
+        if ends == "broker":
+            assert held(broker) == 0
+            link.close("upstream_closed")
+        while link.sent:
             link.reply()
-        assert link.codes() == [{A: 0}] * 3
+        assert link.codes() == (codes if ends not in ("client", "broker") else [])
+        assert held(broker) == 0
         kinds = (Entry, InFlightProduce)
         assert [one for one in gc.get_objects() if isinstance(one, kinds)] == []
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_waiting_produce_that_cannot_be_sent_is_relayed_or_closed(broker, times):
+    busy, link = Link(broker), Link(broker)
+    busy.produce(("a", 1, 0))
+    link.produce(("a", 0, 0))
+    send, failures = link.upstream.send, [ValueError("of ours")] * times
+
+    def fail(*request):
+        if failures:
+            raise failures.pop()
+        return send(*request)
+
+    link.upstream.send = fail
+    busy.reply()
+    assert (broker.counters.faults.internal_errors, link.open) == (times, times == 1)
+    if link.open:
+        link.reply()
+    assert link.codes() == [{A: 0}] * (2 - times)
+    assert held(broker) == 0
+
+
+@pytest.mark.parametrize("recovers", [False, True])
+def test_waiting_produce_is_cut_by_what_hangs_at_its_turn(monkeypatch, recovers):
+    """It waits for the topics that do not hang, in their queue alone."""
+    waits = {"max_queue_wait_s": "60s", "release_after_s": "60s"}
+    broker = make_broker(monkeypatch, data_queues=4, **waits)
+    assert queue_of_topic("a", 4) != queue_of_topic("b", 4)
+    stuck, busy, link, probing = (Link(broker) for _ in range(4))
+    hang(broker, stuck)
+    busy.produce(("b", 1, 0))
+    link.produce(("a", 1, 0), ("b", 0, 0))
+    assert link.sent == []
+    assert broker.scheduler.queues.load_of(queue_of_topic("b", 4)) == 2
+    if recovers:
+        stuck.reply()
+        probing.produce(("a", 2, 0))
+        probing.reply()
+        assert broker.scheduler.hanging(["a"]) == {}
+    busy.reply()
+    assert link.seen() == [[("a", 1), B] if recovers else [B]]
+    link.reply()
+    assert link.codes() == [{("a", 1): 0 if recovers else REFUSED, B: 0}]
+    stuck.close("client_closed")
+    assert broker.scheduler._of_connection == broker.scheduler.lines == {}
 
 
 def wait_for_a_slot(broker, orders):
