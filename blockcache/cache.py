@@ -136,9 +136,7 @@ class BlockCache:
             lent_limit_bytes=lent_limit_bytes,
             observe=int(observe),
         )
-        self._arena = Arena(
-            size_bytes, None if path is None or observe else Path(path), keeps_file
-        )
+        self._arena = Arena(size_bytes, None if path is None or observe else Path(path), keeps_file)
         self._keeps_file = keeps_file
         self._sections = ffi.new("fc_config *", sections)
         if self._arena.is_left:

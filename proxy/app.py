@@ -202,7 +202,9 @@ class Forebay:
         path = self.broker.cache.path
         if self.broker.cache.close():
             kept = {"file": str(path), "bytes": self.config.cache.size_bytes}
-            log.info("kept the arena's file for the next start; delete it to free its memory", extra=kept)
+            log.info(
+                "kept the arena's file for the next start; delete it to free its memory", extra=kept
+            )
 
 
 async def serve(config: Config, own_log: LogQueue) -> int:

@@ -158,7 +158,8 @@ def find_arena(directory: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("place", "outcome"), [(8, "layout"), (216, "damaged"), (472, "unfinished"), (540, "unidentified")]
+    ("place", "outcome"),
+    [(8, "layout"), (216, "damaged"), (472, "unfinished"), (540, "unidentified")],
 )
 def test_a_damaged_file_is_dropped(pair: Pair, tmp_path: Path, place: int, outcome: str) -> None:
     """Layout, the oldest block's place, the count of changes, and the name of the broker."""
@@ -182,7 +183,12 @@ def test_another_size_is_dropped(pair: Pair, tmp_path: Path, proxied: ProxiedBro
     tail(pair, create_topic(pair.direct))
     pair.sidecar.stop()
     settings = build_settings(tmp_path)
-    settings["cache"] = {**PATIENT_CACHE, "keepFile": True, "directory": str(tmp_path), "size": "32MiB"}
+    settings["cache"] = {
+        **PATIENT_CACHE,
+        "keepFile": True,
+        "directory": str(tmp_path),
+        "size": "32MiB",
+    }
     with Pair(settings=settings, shared=proxied) as other:
         wait_decided(other, "size")
     settings["cache"] = {**PATIENT_CACHE, "mode": "off", "directory": str(tmp_path)}

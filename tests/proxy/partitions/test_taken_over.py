@@ -173,7 +173,9 @@ def test_nothing_visible_is_nothing_proven():
     assert restarted.dropped == [(0, "unproven")]
 
 
-@pytest.mark.parametrize(("down_s", "dropped"), [(GAP_DOWN_S, []), (GAP_DOWN_S + 1, [(0, "unproven")])])
+@pytest.mark.parametrize(
+    ("down_s", "dropped"), [(GAP_DOWN_S, []), (GAP_DOWN_S + 1, [(0, "unproven")])]
+)
 def test_a_gap_after_a_long_pause_may_hide_what_was_cleaned(down_s, dropped):
     restarted = Restarted(down_s)
     restarted.answer(high_watermark=12)
