@@ -108,10 +108,10 @@ class Returned(deque[Any]):
 
 
 class Arena:
-    """The mapping, C's `fc_arena` that is used (`header`), the hits that hold pins, and lent memory that was `returned`.
+    """The mapping, C's `fc_arena` in use (`header`), the hits that hold pins, and lent memory that was `returned`.
 
-    `mapped`: the `fc_arena` in the mapping. `is_left`: it holds what an earlier process left. `other_bytes`: the size of
-    what an earlier process left where that was not `size_bytes`, else 0.
+    `mapped`: the `fc_arena` in the mapping. `is_left`: it holds what an earlier process left. `other_bytes`: the size
+    of what an earlier process left where that was emptied, else 0.
     """
 
     def __init__(self, size_bytes: int, path: Path | None, keeps_file: bool = False) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from struct import Struct
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from blockcache._pyfastcache import ffi, lib
@@ -21,7 +22,7 @@ from blockcache.sending import Sender
 from blockcache.statistics import CacheStatistics, read_statistics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 Buffer = bytes | bytearray | memoryview
 
@@ -80,7 +81,7 @@ class Left(NamedTuple):
     detail: str = ""
     identity: bytes = b""
     alive_at: int = 0
-    slots: dict[tuple[bytes, int], int] = {}
+    slots: Mapping[tuple[bytes, int], int] = MappingProxyType({})
 
 
 class Span(NamedTuple):
@@ -179,12 +180,12 @@ class BlockCache:
 
     @property
     def other_bytes(self) -> int:
-        """The size of a file that was left and emptied, since it was not this arena's size or is not to be kept; 0: none."""
+        """The size of a file that was left and emptied: of another size, or not to be kept. 0: none."""
         return self._arena.other_bytes
 
     def inspect_left(self) -> Left:
-        """Walks and checks the arena that was left, and lets go of what its process had pinned. While `is_pending`, in any
-        thread.
+        """Walks and checks the arena that was left, and lets go of what its process had pinned. While `is_pending`, in
+        any thread.
         """
         arena = self._arena
         keep, left = arena.view, arena.mapped

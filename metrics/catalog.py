@@ -214,7 +214,7 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
         Metric(
             "forebay_cache_takeovers_total",
             "counter",
-            "Arenas that an earlier process left, by what became of them: `taken-over`, or the reason why it was dropped",
+            "Arenas that an earlier process left: `taken-over`, or the reason why it was dropped",
             ("takeover",),
         ),
         Metric(

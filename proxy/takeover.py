@@ -1,11 +1,11 @@
 """Warm restart: what an earlier process left in the arena's file is served by this one, or dropped with a reason.
 
-Owns the decision, and the arena's identity: which broker and which kernel its bytes belong to. Must not know how partitions
-are proven (`partitions/taken_over.py`). Invariants:
+Owns the decision, and the arena's identity: which broker and which kernel its bytes belong to. Must not know how
+partitions are proven (`partitions/taken_over.py`). Invariants:
 * until the decision the cache is pending: clients are served by the broker alone, and nothing is stored.
 * the walk over what was left runs in a thread, the decision on the event loop.
-* only an arena of the same cluster and node is taken over, and of the same kernel: after a crash of the machine, pages of
-  a file on disk may be older than others.
+* only an arena of the same cluster and node is taken over, and of the same kernel: after a crash of the machine,
+  pages of a file on disk may be older than others.
 * the identity is written as a whole or does not count: it has a checksum.
 """
 

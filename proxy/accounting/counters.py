@@ -217,8 +217,8 @@ class ProduceCounts:
 
 @dataclass(slots=True)
 class StoredCounts:
-    """Batches that entered memory, by source, and ranges that were dropped, by reason. Of arenas that an earlier process
-    left: what became of them, and partitions of which the bytes were proven.
+    """Batches that entered memory, by source, and ranges that were dropped, by reason. Of arenas that an earlier
+    process left: what became of them, and partitions of which the bytes were proven.
     """
 
     batches: defaultdict[str, int] = field(default_factory=_by_label)

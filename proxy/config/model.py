@@ -162,9 +162,10 @@ class Cache(Section):
     )
     keep_file: bool = Field(
         default=False,
-        description="Keep the arena's file when Forebay ends, and take over what an earlier process left there. It "
-        "occupies `size` bytes of memory until the next start, or until it is deleted; Forebay logs its path at the stop. "
-        "Needs `directory` and a connection of Forebay's own to the broker. False: removed at the stop.",
+        description="Keep the arena's file when Forebay ends, and take over what an earlier process left "
+        "there. The file occupies `size` bytes of memory until the next start, or until it is deleted; "
+        "Forebay logs its path at the stop. Needs `directory` and a connection of Forebay's own to the "
+        "broker. False: removed at the stop.",
     )
     confirm_every_s: Duration = Field(
         default=1.0,

@@ -20,7 +20,7 @@ from proxy.partitions.taken_over import TakenOver
 from proxy.partitions.transactions import Transactions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from blockcache.cache import BlockCache
     from proxy.partitions.topics import Topic
@@ -30,9 +30,10 @@ HOLE_PATIENCE_S = 1.0
 
 
 GAP_DOWN_S = 60.0
-"""How long an earlier process may have been away, in seconds, for its batches to be served below records that it did not
-see. Where a topic was compacted meanwhile, such records may have been removed that deleted what is stored. A running
-process learns a changed policy within as long (replica_fetcher/compaction_policy.py).
+"""How long an earlier process may have been away, in seconds, for its batches to be served below
+records that it did not see. Where a topic was compacted meanwhile, the cleaner may have removed
+records that deleted what is stored. A running process learns a changed policy within as long
+(replica_fetcher/compaction_policy.py).
 """
 
 
@@ -373,8 +374,8 @@ class Partitions:
         return partition
 
     def _open(self, key: tuple[bytes, int]) -> int:
-        """Return the partition's slot in the cache; -1 at the limit, and while the cache is pending. Unclaimed partitions
-        make room.
+        """Return the partition's slot in the cache; -1 at the limit, and while the cache is pending.
+        Unclaimed partitions make room.
         """
         if len(self._by_key) >= self.limit or self.cache.is_pending:
             return -1
@@ -393,10 +394,10 @@ class Partitions:
         return len(self._unclaimed)
 
     def take_over(
-        self, slots: dict[tuple[bytes, int], int], down_s: float, now: float
+        self, slots: Mapping[tuple[bytes, int], int], down_s: float, now: float
     ) -> list[bytes]:
-        """Note at `now` (seconds) what an earlier process stored, which ended `down_s` seconds ago: each partition is taken
-        over once it is followed. Return the ids of their topics.
+        """Note at `now` (seconds) what an earlier process stored, which ended `down_s` seconds ago: each
+        partition is taken over once it is followed. Return the ids of their topics.
         """
         self._taken_over_at = now
         self._gap_allowed = down_s <= GAP_DOWN_S

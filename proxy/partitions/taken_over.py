@@ -1,12 +1,12 @@
 """Proof of the batches of one partition that an earlier process stored.
 
-Owns which question is next, and the judgement of its answer. Must not know who asks. The bytes are frozen until both have
-been answered in one proven epoch:
+Owns which question is next, and the judgement of its answer. Must not know who asks. The bytes are
+frozen until both have been answered in one proven epoch:
 * a Fetch at their end, with their newest epoch, has not diverged, as after any new epoch (`update._is_check`). It
   proves offsets and epochs.
-* a Fetch at the newest batch below the high watermark (HW) has brought that batch, byte for byte. The earlier process stored
-  produced batches only while the broker was seen to store them unchanged (`recompression.py`). That it
-  may no longer have done so just before the process ended is what this sample shows.
+* a Fetch at the newest batch below the high watermark (HW) has brought that batch, byte for byte. The
+  earlier process stored produced batches only while the broker was seen to store them unchanged
+  (`recompression.py`). The sample shows whether the broker still did so when the process ended.
 
 Whatever cannot be proven so is dropped.
 """
@@ -42,8 +42,9 @@ class Sample(NamedTuple):
 
 
 class TakenOver:
-    """What is still to be shown of a partition's batches. `may_have_gap`: the earlier process ended so recently that records
-    which it did not see hide nothing that the log cleaner has removed since (`table.GAP_DOWN_S`).
+    """Proof of a partition's batches that is still missing. `may_have_gap`: the earlier process ended so
+    recently that the log cleaner has removed none of the records that it did not see
+    (`table.GAP_DOWN_S`).
     """
 
     __slots__ = ("may_have_gap", "sample", "tries")
@@ -58,8 +59,8 @@ class TakenOver:
         self.sample, self.tries = None, 0
 
     def choose_sample(self, cache: BlockCache, slot: int, high_watermark: int) -> bool:
-        """Ask for a sample next: the end of the batches was checked. Return False if they cannot be served: none of them is
-        visible, or records follow them that were cleaned meanwhile, perhaps.
+        """Ask for a sample next: the end of the batches was checked. Return False if they cannot be served:
+        none of them is visible, or the log cleaner may have removed records that follow them.
         """
         edges = cache.edges(slot, 0)
         if edges.tail_end < high_watermark and not self.may_have_gap:
@@ -82,8 +83,8 @@ class TakenOver:
     def compare(
         self, asking: FetchPartition, answered: FetchedPartition, frame: Frame
     ) -> bool | None:
-        """Return whether the broker has brought the sample as it is stored; None if this was no answer to it, or had no room
-        for it.
+        """Return whether the broker has brought the sample as it is stored; None if this was no answer to it,
+        or had no room for it.
         """
         sample = self.sample
         if sample is None or asking.fetch_offset != sample.base_offset or asking.max_bytes <= 1:

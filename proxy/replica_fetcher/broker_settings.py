@@ -43,8 +43,8 @@ does not depend on it.
 class Node:
     """What the broker says of itself; asks periodically.
 
-    `node_id`: -1 until the broker has told it. `cluster_id`: "" until then. `fetch_max_bytes`: its `fetch.max.bytes`, or Kafka's
-    default until it has told that.
+    `node_id`: -1 until the broker has told it. `cluster_id`: "" until then. `fetch_max_bytes`: its
+    `fetch.max.bytes`, or Kafka's default until it has told that.
     """
 
     __slots__ = (

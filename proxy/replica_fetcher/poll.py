@@ -67,7 +67,8 @@ def plan_asked(partition: Partition, edges: Edges, block_bytes: int) -> FetchPar
     carry.
 
     A possible truncation is checked at the end of the newest stored batch (`edges`), with its epoch
-    (KIP-595). Of what an earlier process stored, a sample is asked for after that. `block_bytes` is the byte limit if visible bytes are missing.
+    (KIP-595). Of what an earlier process stored, a sample is asked for after that. `block_bytes` is
+    the byte limit if visible bytes are missing.
     """
     leader_state = partition.leader_state
     epoch = leader_state.asked_epoch

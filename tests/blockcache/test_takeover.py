@@ -3,6 +3,7 @@
 import random
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from blockcache._pyfastcache import ffi, lib
@@ -15,7 +16,7 @@ SIZE = 256 * 1024
 OTHER = bytes(range(1, 17))
 
 
-def open_kept(path: Path, **sections: int) -> BlockCache:
+def open_kept(path: Path, **sections: Any) -> BlockCache:
     return BlockCache(SIZE, path, keeps_file=True, **sections)
 
 

@@ -1,7 +1,6 @@
-"""Forebay ends and starts again on the same arena: what it held is served where the broker still has it, and nothing else.
+"""Forebay ends and starts again on the same arena: what it held is served where the broker still has it.
 
-Every response from memory is read again from the broker and compared (`cache.verifyRatio` 1). Owns one pair for the tests
-that leave the broker alone.
+Responses from memory are read again from the broker and compared (`cache.verifyRatio` 1). The broker is shared.
 """
 
 from __future__ import annotations
@@ -112,7 +111,7 @@ def test_a_group_that_was_behind_reads_from_memory(pair: Pair, number: int) -> N
         through = reader.read_to(start + BEHIND_RECORDS)
         assert through == direct, explain(through, direct)
     hits = hit_bytes(pair) - before
-    # the connection's right is shown by its first Fetch, and the first batches of a producer come by the replica fetcher
+    # the connection's first Fetch shows its right; the first batches of a producer are not stored from Produce
     assert hits > 0.9 * len(direct), pair.sidecar.fetch_counts()
     tail(pair, topic, "later")
     check_same(pair, topic, start=start)

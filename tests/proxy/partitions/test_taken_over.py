@@ -5,11 +5,11 @@ import pytest
 from protocol import fetch
 from proxy.broker import Broker
 from proxy.partitions import update
-from proxy.partitions.taken_over import TRIES_MAX
 from proxy.partitions.table import GAP_DOWN_S
+from proxy.partitions.taken_over import TRIES_MAX
 from proxy.replica_fetcher.poll import NOTHING_STORED, may_be_truncated, plan_asked
 from tests.kit.cache_batches import build_batch, build_run, insert
-from tests.proxy.followed_partition import EPOCH, TOPIC_ID, QuietBroker
+from tests.proxy.followed_partition import EPOCH, TOPIC_ID, QuietBroker, known, stand_in
 
 RECORDS = 10
 OTHER_ID = bytes(16)[:-1] + b"\1"
@@ -33,10 +33,10 @@ class Restarted:
         self.partition = self.broker.follow()
         self.leader_state = self.partition.leader_state
         self.dropped = []
-        self.broker.invalidate = self.invalidate
+        setattr(self.broker, "invalidate", self.invalidate)  # noqa: B010
 
     def invalidate(self, partition, from_offset, reason):
-        Broker.invalidate(self.broker, partition, from_offset, reason)
+        Broker.invalidate(stand_in(self.broker), partition, from_offset, reason)
         self.dropped.append((from_offset, reason))
 
     def ask(self, epoch=EPOCH):
@@ -249,7 +249,7 @@ def test_unclaimed_partitions_make_room():
 def test_a_pending_cache_follows_nothing():
     broker = QuietBroker()
     broker.cache.is_pending = True
-    topic = broker.topics.find(TOPIC_ID)
+    topic = known(broker.topics.find(TOPIC_ID))
     assert broker.partitions.follow(topic, 0) is None and broker.partitions.refused == 1
     broker.cache.is_pending = False
     assert broker.partitions.follow(topic, 0)
