@@ -33,7 +33,7 @@ TRIES_MAX = 50
 """How often a sample may come back empty: the broker's byte limit gives others their turn first."""
 
 
-class Sample(NamedTuple):
+class StoredSample(NamedTuple):
     """Stored batch that the broker is asked for: its header and length in bytes."""
 
     head: bytes
@@ -51,7 +51,7 @@ class TakenOver:
 
     def __init__(self, may_have_gap: bool) -> None:
         self.may_have_gap = may_have_gap
-        self.sample: Sample | None = None
+        self.sample: StoredSample | None = None
         self.tries = 0
 
     def begin(self) -> None:
@@ -70,7 +70,7 @@ class TakenOver:
         if head is None:
             return False
         base_offset, length = HEAD.unpack_from(head)
-        self.sample = Sample(head, base_offset, length + HEAD.size)
+        self.sample = StoredSample(head, base_offset, length + HEAD.size)
         return bool(base_offset <= newest)
 
     def plan_question(self, topic_id: bytes, index: int, epoch: int) -> FetchPartition | None:
