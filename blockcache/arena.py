@@ -1,5 +1,7 @@
 """The arena's memory: one mapping, anonymous or a file that no other process has, and the handles into it.
 
+A file that is kept outlives its process, for the next one to take over (`BlockCache.inspect_left`).
+
 Owns: the mapping, its file and the file's lock, `Hit` (views into the mapping, with their pins), and
 memory that is lent. Must not know: what is stored where; that is C's (native/pyfastcache.h). Invariants: a file is
 mapped by one process at a time (flock, held until close), and only if this user owns it and no other may open it;
@@ -106,14 +108,25 @@ class Returned(deque[Any]):
 
 
 class Arena:
-    """The mapping, C's `fc_arena` in it (`header`), the hits that hold pins, and lent memory that was `returned`."""
+    """The mapping, C's `fc_arena` in use (`header`), the hits that hold pins, and lent memory that was `returned`.
 
-    def __init__(self, size_bytes: int, path: Path | None) -> None:
+    `mapped`: the `fc_arena` in the mapping. `is_left`: it holds what an earlier process left. `other_bytes`: the size
+    of what an earlier process left where that was emptied, else 0.
+    """
+
+    def __init__(self, size_bytes: int, path: Path | None, keeps_file: bool = False) -> None:
+        """`keeps_file`: an earlier process's file of this size is not emptied."""
         self.path = path
-        self.fd = open_memory(size_bytes) if path is None else open_file(path, size_bytes)
+        self.is_left, self.other_bytes = False, 0
+        if path is None:
+            self.fd = open_memory(size_bytes)
+        else:
+            self.fd, left_bytes = open_file(path, size_bytes, keeps_file)
+            self.is_left = keeps_file and left_bytes == size_bytes
+            self.other_bytes = 0 if self.is_left else left_bytes
         self._mapping = mmap.mmap(self.fd, size_bytes)
         self._keep = ffi.from_buffer(self._mapping)
-        self.header = ffi.cast("fc_arena *", self._keep)
+        self.mapped = self.header = ffi.cast("fc_arena *", self._keep)
         self._base = ffi.cast("char *", self.header)
         self.view = memoryview(self._mapping).toreadonly()
         self.hits: set[Hit] = set()
@@ -146,9 +159,9 @@ class Arena:
 
     def prefault(self, from_bytes: int, size_bytes: int) -> None:
         """Touches pages, in C and without the interpreter's lock; nothing once the arena is closed."""
-        keep, header = self._keep, self.header
+        keep, mapped, header = self._keep, self.mapped, self.header
         if keep is not None and header is not None:
-            lib.fc_prefault(header, from_bytes, size_bytes)
+            lib.fc_prefault(mapped, from_bytes, size_bytes)
 
     @property
     def resident_bytes(self) -> int:
@@ -159,15 +172,15 @@ class Arena:
         """The hits that pin a block."""
         return [hit for hit in self.hits if hit.holds(block, generation)]
 
-    def close(self) -> None:
-        """Removes the file and gives the memory back, as soon as the last view into it is gone."""
+    def close(self, keeps_file: bool = False) -> None:
+        """Gives the memory back, as soon as the last view into it is gone, and removes the file unless it is kept."""
         if self.header is None:
             return
-        self.header = self._keep = self._base = None
+        self.header = self.mapped = self._keep = self._base = None
         self.hits.clear()
         self.view = memoryview(b"")
         del self.returned
-        if self.path is not None:
+        if self.path is not None and not keeps_file:
             self.path.unlink(missing_ok=True)
         os.close(self.fd)
         del self._mapping
@@ -180,22 +193,47 @@ def open_memory(size_bytes: int) -> int:
     return fd
 
 
-def open_file(path: Path, size_bytes: int) -> int:
-    """The arena's file, locked, emptied and allocated in full. Raises ArenaError or ArenaInUse."""
+def open_file(path: Path, size_bytes: int, keeps_file: bool) -> tuple[int, int]:
+    """The arena's file, locked and allocated in full, and its size as it was found. It is emptied, unless it had this
+    size and `keeps_file`. Raises ArenaError or ArenaInUse.
+    """
     fd = lock_file(path)
     try:
         check_is_ours(path, fd)
+        left_bytes = os.fstat(fd).st_size
+        if not keeps_file or left_bytes != size_bytes:
+            os.ftruncate(fd, 0)
         allocate(path, fd, size_bytes)
     except ArenaError:
         os.close(fd)
         raise
-    return fd
+    return fd, left_bytes
+
+
+def remove_left(path: Path) -> bool:
+    """Removes an arena's file that an earlier process left and no process holds. False where there is none, or it is
+    not ours to remove.
+    """
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        check_is_ours(path, fd)
+        if os.fstat(fd).st_size == 0 or not os.path.samestat(os.fstat(fd), path.stat()):
+            return False
+        path.unlink()
+    except (OSError, ArenaError):
+        return False
+    finally:
+        os.close(fd)
+    return True
 
 
 def allocate(path: Path, fd: int, size_bytes: int) -> None:
-    """Gives an empty file all its bytes at once, so that none is missing later (as a SIGBUS)."""
+    """Gives a file all its bytes at once, so that none is missing later (as a SIGBUS). It keeps those that it has."""
     try:
-        os.ftruncate(fd, 0)
         os.pwrite(fd, MAGIC, 0)
         os.posix_fallocate(fd, 0, size_bytes)
     except OSError as failure:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from array import array
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from blockcache._pyfastcache import ffi, lib
@@ -21,11 +22,12 @@ from blockcache.sending import Sender
 from blockcache.statistics import CacheStatistics, read_statistics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 Buffer = bytes | bytearray | memoryview
 
 SIZE_MIN = 64 * 1024
+CLOCK_MAX = 1 << 62
 fc_append: Callable[..., int] = lib.fc_append
 PLACED_FIELDS = tuple(name for name, _ in ffi.typeof("fc_placed").fields)
 PLACED_WORDS: Final = len(PLACED_FIELDS)
@@ -34,10 +36,17 @@ RUN_END: Final = PLACED_FIELDS.index("run_end")
 PLACED_ROOM = 64
 ENDS_ROOM = 64
 NOT_STORED, RECLAIM = lib.FC_NOT_STORED, lib.FC_RECLAIM
+IDENTITY_BYTES: Final[int] = lib.FC_IDENTITY_BYTES
+"""The most that `BlockCache.note_identity` takes."""
 BROKEN = {
     getattr(lib, name): name.removeprefix("FC_BROKEN_").lower()
     for name in dir(lib)
     if "BROKEN" in name
+}
+
+REFUSALS: Final = {
+    lib.FC_OTHER: ("layout", "another build or other sections"),
+    lib.FC_TORN: ("unfinished", "its process died in the middle of a change"),
 }
 
 
@@ -61,6 +70,21 @@ class CacheBroken(AssertionError):
     """check() found what cannot be; the message names the part."""
 
 
+class Left(NamedTuple):
+    """Arena of an earlier process, as it was left. `identity` and `alive_at`: as that process noted them last.
+
+    `slots`: of each open partition (topic id, index). `refusal`: why it cannot be taken over: "size", "layout"
+    (another build's, or other sections), "unfinished" (that process died in the middle of a change) or "damaged";
+    "" where it can. `detail` says more.
+    """
+
+    refusal: str
+    detail: str = ""
+    identity: bytes = b""
+    alive_at: int = 0
+    slots: Mapping[tuple[bytes, int], int] = MappingProxyType({})
+
+
 class Span(NamedTuple):
     """What a hit would be: offsets up to `next_offset`, `size_bytes` of batches. `is_cut`: a stored batch follows below
     the limit offset.
@@ -79,6 +103,9 @@ class BlockCache:
     eviction of one of that size, and of each batch only the header: nothing can be looked up, `span` says what
     could; it takes at most about a quarter of `size_bytes`, and has no file. The other arguments bound the
     arena's sections; by default they follow from the size. Raises ArenaError where it cannot be had.
+
+    With `keeps_file` the file outlives `close` and the process. Where one was left, the cache `is_pending`: it is empty
+    and stores nothing until `take_over` or `begin_anew`.
     """
 
     def __init__(
@@ -95,6 +122,7 @@ class BlockCache:
         pin_limit_bytes: int | None = None,
         lent_limit_bytes: int | None = None,
         observe: bool = False,
+        keeps_file: bool = False,
     ) -> None:
         if size_bytes < SIZE_MIN:
             raise ArenaError(f"an arena needs at least {SIZE_MIN} bytes, not {size_bytes}")
@@ -110,13 +138,22 @@ class BlockCache:
             lent_limit_bytes=lent_limit_bytes,
             observe=int(observe),
         )
-        self._arena = Arena(size_bytes, None if path is None or observe else Path(path))
+        self._arena = Arena(size_bytes, None if path is None or observe else Path(path), keeps_file)
+        self._keeps_file = keeps_file
+        self._sections = ffi.new("fc_config *", sections)
+        if self._arena.is_left:
+            self._arena.header = ffi.new("fc_arena *")
         self._a = self._arena.header
-        if lib.fc_format(self._a, ffi.new("fc_config *", sections)) < 0:
+        if lib.fc_format(self._a, self._sections) < 0:
             self._arena.close()
             raise ArenaError(
                 f"an arena of {size_bytes} bytes cannot hold these sections: {sections}"
             )
+        self.is_pending = self._arena.is_left
+        """Whether an earlier process's arena is there, and nobody has decided about it."""
+        if self.is_pending:  # the clock of admitted bytes goes on, whatever becomes of it
+            left = self._arena.mapped.admitted_bytes
+            self._a.admitted_bytes = self._a.admitted_before = left if left < CLOCK_MAX else 0
         self.observes = observe
         self._slots: dict[tuple[bytes, int], int] = {}
         self._names: dict[int, tuple[bytes, int]] = {}
@@ -136,6 +173,70 @@ class BlockCache:
         ahead = max(2 * self._a.block_max_bytes, data_bytes // 64)
         self.high_water_bytes: int = data_bytes - ahead
         self.low_water_bytes: int = data_bytes - 2 * ahead
+
+    # An earlier process's arena
+
+    @property
+    def path(self) -> Path | None:
+        """The arena's file; None: anonymous memory."""
+        return self._arena.path
+
+    @property
+    def other_bytes(self) -> int:
+        """The size of a file that was left and emptied: of another size, or not to be kept. 0: none."""
+        return self._arena.other_bytes
+
+    def inspect_left(self) -> Left:
+        """Walks and checks the arena that was left, and lets go of what its process had pinned. While `is_pending`, in
+        any thread.
+        """
+        arena = self._arena
+        keep, left = arena.view, arena.mapped
+        rc = lib.fc_take_over(left, self._sections)
+        if rc in REFUSALS:
+            return Left(*REFUSALS[rc])
+        if rc < 0:
+            return Left("damaged", BROKEN.get(rc, str(rc)))
+        slots, topic_id, index = {}, ffi.new("uint8_t[16]"), ffi.new("int32_t *")
+        for place in range(left.partitions_touched):
+            slot = lib.fc_slot_at(left, place, topic_id, index)
+            if slot >= 0:
+                slots[bytes(ffi.buffer(topic_id)), index[0]] = slot
+        if len(slots) != left.partitions_open:
+            return Left("damaged", "a partition has two slots")
+        del keep  # until here the mapping could not go
+        return Left("", "", bytes(ffi.buffer(left.identity)), left.alive_at, slots)
+
+    def take_over(self, left: Left) -> None:
+        """Serves what `inspect_left` has found whole; to be called once."""
+        self._attach()
+        self._slots = dict(left.slots)
+        self._names = {slot: name for name, slot in left.slots.items()}
+
+    def clear_left(self) -> None:
+        """Makes an empty arena of the one that was left: before `begin_anew`, in any thread."""
+        mapped, clock = self._arena.mapped, self._a.admitted_bytes
+        lib.fc_begin_anew(mapped, self._sections, clock)
+
+    def begin_anew(self) -> None:
+        """Serves from an empty arena, after `clear_left`; to be called once."""
+        self._attach()
+
+    def _attach(self) -> None:
+        if not self.is_pending:
+            raise CacheError("no arena was left by an earlier process, or it was decided about")
+        self.is_pending = False
+        self._a = self._arena.header = self._arena.mapped
+
+    def note_identity(self, identity: bytes) -> None:
+        """Notes in the arena whose bytes these are, for who takes it over; at most IDENTITY_BYTES."""
+        if not self.is_pending:
+            ffi.buffer(self._a.identity)[:] = identity.ljust(IDENTITY_BYTES, b"\0")
+
+    def note_alive(self, at: int) -> None:
+        """Notes in the arena that its process was alive at a time of the caller's clock, above 0."""
+        if not self.is_pending:
+            self._a.alive_at = at
 
     # Partitions
 
@@ -404,10 +505,20 @@ class BlockCache:
         if rc < 0:
             raise CacheBroken(BROKEN.get(rc, str(rc)))
 
-    def close(self) -> None:
-        """Gives up the arena and its file. Views that are still held stay readable; the cache does not."""
-        self._arena.close()
+    def close(self) -> bool:
+        """Gives up the arena. Views that are still held stay readable; the cache does not. The file goes too, unless it
+        is kept and can be of use; returns whether it stays.
+        """
+        arena = self._arena
+        stays = (
+            self._keeps_file
+            and arena.path is not None
+            and arena.header is not None
+            and (self.is_pending or any(bytes(ffi.buffer(arena.mapped.identity))))
+        )
+        arena.close(stays)
         self._a = None
+        return stays
 
     # Inside
 

@@ -39,6 +39,7 @@ class CacheStatistics:
     ghosts: int
     oldest_admitted_bytes: int  # the clock at the oldest block's first batch
     admitted_bytes: int  # the clock: record bytes admitted, all time
+    admitted_before_bytes: int  # the clock when this process began: what it took over is below
     admitted_batches: int
     kept_batches: int  # came again and were there already
     conflicts: int
@@ -85,6 +86,7 @@ def read_statistics(
         ghosts=min(a.ghosts_written, a.ghosts_max),
         oldest_admitted_bytes=oldest_admitted,
         admitted_bytes=a.admitted_bytes,
+        admitted_before_bytes=a.admitted_before,
         admitted_batches=a.admitted_batches,
         kept_batches=a.kept_batches,
         conflicts=a.conflicts,

@@ -28,6 +28,16 @@ LABEL_VALUES: Final[dict[str, tuple[str, ...]]] = {
     "bound": ("requests", "bytes"),
     "way": ("own", "client"),
     "limit": ("named", "recognised"),
+    "takeover": (
+        "taken-over",
+        "size",
+        "layout",
+        "unfinished",
+        "damaged",
+        "kernel",
+        "unidentified",
+        "broker",
+    ),
 }
 """Labels whose values are a closed set, as result and reason are; a strict collector refuses any other."""
 
@@ -221,6 +231,22 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "counter",
             "Ranges and partitions dropped before their eviction, by reason",
             ("reason",),
+        ),
+        Metric(
+            "forebay_cache_takeovers_total",
+            "counter",
+            "Arenas that an earlier process left: `taken-over`, or the reason why it was dropped",
+            ("takeover",),
+        ),
+        Metric(
+            "forebay_cache_taken_over_partitions_total",
+            "counter",
+            "Partitions whose batches of an earlier process the broker has confirmed",
+        ),
+        Metric(
+            "forebay_cache_unclaimed_partitions",
+            "gauge",
+            "Partitions whose batches of an earlier process nobody has asked for or confirmed yet",
         ),
         Metric(
             "forebay_cache_oldest_age_bytes",

@@ -25,7 +25,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blockcache.arena import ArenaError
+from blockcache.arena import ArenaError, remove_left
 from blockcache.cache import BlockCache
 from metrics.access_log import AccessLog, LogLimits
 from metrics.collector import Exposition
@@ -43,6 +43,7 @@ from proxy.sockets import naming
 from proxy.supervisor.heartbeat import BEATS, HeartbeatSender
 from proxy.supervisor.signals import handle_signals
 from proxy.supervisor.worker_process import REASONS
+from proxy.takeover import Takeover
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -147,7 +148,10 @@ class Forebay:
         self.own_connections = OwnConnections(self.broker, choose_own(self.listeners))
         self.broker.own_connections = self.own_connections
         self.readiness = Readiness(self.listeners, self.own_connections, self.boot)
-        self.janitor = Janitor(self.broker, self.listeners, [self.readiness.tell])
+        self.takeover = Takeover(self.broker)
+        self.janitor = Janitor(
+            self.broker, self.listeners, [self.readiness.tell], [self.takeover.tick]
+        )
         self.reloader = Reloader(self, read or partial(Loaded, config, {}, (), ()), keep)
         exposition = Exposition(lambda: collect(self))
         routes = build_routes(
@@ -188,6 +192,7 @@ class Forebay:
             ):
                 await listener.start(sockets.listeners[index])
         self.own_connections.start()
+        self.takeover.start()
         self.janitor.start()
         self.broker.disk_throttle.start()
         address = await self.admin.start(sockets.admin)
@@ -219,7 +224,13 @@ class Forebay:
             self.broker.accounts.lines.empty.close()
         if self.broker.access_log is not None:
             await asyncio.to_thread(self.broker.access_log.close)
-        self.broker.cache.close()
+        await self.takeover.stop()
+        path = self.broker.cache.path
+        if self.broker.cache.close():
+            kept = {"file": str(path), "bytes": self.config.cache.size_bytes}
+            log.info(
+                "kept the arena's file for the next start; delete it to free its memory", extra=kept
+            )
 
 
 async def serve(
@@ -272,13 +283,16 @@ def open_cache(config: Config, owner: int) -> BlockCache:
     the process id `owner` where the port is 0, or anonymous memory. Raises ArenaError.
     """
     wanted = config.cache
+    path = None
+    if wanted.directory:
+        name = f"forebay-{config.listeners[0].listen.port or owner}.arena"
+        path = Path(wanted.directory) / name
     if wanted.mode != "serve":
+        if path is not None and remove_left(path):
+            log.info("removed an arena that an earlier process left", extra={"file": str(path)})
         observes = wanted.mode == "observe"
         return BlockCache(wanted.size_bytes if observes else SMALLEST_ARENA_BYTES, observe=observes)
-    if not wanted.directory:
-        return BlockCache(wanted.size_bytes)
-    name = f"forebay-{config.listeners[0].listen.port or owner}.arena"
-    return BlockCache(wanted.size_bytes, Path(wanted.directory) / name)
+    return BlockCache(wanted.size_bytes, path, keeps_file=wanted.keep_file and path is not None)
 
 
 async def prefault(cache: BlockCache) -> None:

@@ -184,6 +184,7 @@ class Broker:
         stored from Produce goes, in every partition, and batches that were written before now teach nothing.
         """
         topic.fidelity.begin_generation()
+        self.partitions.drop_unclaimed(topic.id)
         for partition in [p for p in self.partitions if p.topic is topic]:
             if partition.produced_from >= 0:
                 self.invalidate(partition, partition.produced_from, reason)
@@ -204,6 +205,7 @@ class Broker:
         if topic is not None:
             self.routes.clear()
             self.topics.forget(topic)
+        self.partitions.drop_unclaimed(topic_id)
         for partition in [p for p in self.partitions if p.topic.id == topic_id]:
             self.forget(partition, "topic-gone")
 

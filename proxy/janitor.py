@@ -42,10 +42,12 @@ class Janitor:
         broker: Broker,
         listeners: Sequence[Listener[Broker, Dispatch]],
         also: Sequence[Callable[[float], object]] = (),
+        each_tick: Sequence[Callable[[float], object]] = (),
     ) -> None:
-        """`also`: further functions to run once a second, with the time in seconds."""
+        """`also`: further functions to run once a second, `each_tick`: at each tick, with the time in seconds."""
         self._broker = broker
         self._also = also
+        self._each_tick = each_tick
         self._listeners = listeners
         self._timer: asyncio.TimerHandle | None = None
         self._ticks = 0
@@ -72,6 +74,7 @@ class Janitor:
             self._broker.verifier.tick,
             self._broker.node.tick,
             lambda _now: self._broker.responses.offer(),
+            *self._each_tick,
         ]
         if self._broker.stored_runs is not None:
             parts.append(self._broker.stored_runs.tick)

@@ -15,6 +15,9 @@ int fc_block_step(fc_arena *a, const fc_block *b, uint64_t *used, uint32_t *slot
     if (*used >= b->filled_bytes) {
         return 0;
     }
+    if (b->filled_bytes - *used < FC_BATCH_HEADER + fc_owner_bytes(b)) {
+        return FC_BAD_BATCH;
+    }
     const uint8_t *bytes = (const uint8_t *)b + *used;
     *slot = b->slot;
     if (b->slot == FC_SHARED) {

@@ -1,4 +1,6 @@
-/* fc_check(): walks everything and compares it with what is counted. For tests and for inspecting a dead arena. */
+/* fc_check(): walks everything and compares it with what is counted. For tests, and before a dead process's arena is taken
+ * over: of a damaged one it says so. It follows no number that it has not held against the sections, and its loops are
+ * bounded by counts that it has checked, or by what must ascend; the sections themselves are the caller's to compare. */
 #include <string.h>
 
 #include "pyfastcache.h"
@@ -9,14 +11,29 @@ typedef struct {
 
 typedef struct {
     uint64_t nodes, entries, bytes, open;
+    uint32_t leaf;             /* the one walked last */
 } index_sums;
 
+static int ends_before(uint64_t at, uint64_t count, uint64_t size, uint64_t next) {
+    return at <= next && count <= (next - at) / size;
+}
+
 static int check_layout(fc_arena *a) {
-    int ordered = a->partitions_at < a->ghosts_at && a->ghosts_at < a->taken_at && a->taken_at < a->starts_at &&
-                  a->starts_at < a->nodes_at && a->nodes_at < a->data_at && a->data_at % FC_UNIT == 0 &&
-                  a->data_at + fc_data_bytes(a) <= a->size_bytes;
+    int ordered = a->partitions_at >= sizeof(*a) && a->ghosts_max > 0 && a->data_at % FC_UNIT == 0 &&
+                  ends_before(a->partitions_at, a->partitions_max, sizeof(fc_partition), a->ghosts_at) &&
+                  ends_before(a->ghosts_at, a->ghosts_max, sizeof(fc_ghost), a->taken_at) &&
+                  ends_before(a->taken_at, (a->data_units + 63) / 64, 8, a->starts_at) &&
+                  ends_before(a->starts_at, (a->data_units + 63) / 64, 8, a->nodes_at) &&
+                  ends_before(a->nodes_at, a->nodes_max, sizeof(fc_node), a->data_at) &&
+                  ends_before(a->data_at, a->data_units, FC_UNIT, a->size_bytes);
     int counted = a->partitions_touched <= a->partitions_max && a->nodes_touched <= a->nodes_max;
     return a->magic == FC_MAGIC && a->layout == FC_LAYOUT && ordered && counted ? 0 : FC_BROKEN_LAYOUT;
+}
+
+/* Whether a block starts at this offset. */
+static int is_block(fc_arena *a, uint64_t at) {
+    return at >= a->data_at && at < a->data_at + fc_data_bytes(a) && (at - a->data_at) % FC_UNIT == 0 &&
+           fc_bit(a, a->starts_at, fc_unit_of(a, at));
 }
 
 /* The units of a block are taken and only its first one starts a block. */
@@ -54,9 +71,6 @@ static int check_batches(fc_arena *a, uint64_t at, const fc_block *b) {
 }
 
 static int check_block(fc_arena *a, uint64_t at, const fc_block *b, block_sums *sums) {
-    if (at < a->data_at || at + sizeof(*b) > a->size_bytes || (at - a->data_at) % FC_UNIT != 0) {
-        return FC_BROKEN_UNITS;
-    }
     int rc = check_units_of(a, at, b);
     if (rc < 0) {
         return rc;
@@ -81,6 +95,9 @@ static int check_block(fc_arena *a, uint64_t at, const fc_block *b, block_sums *
 static int check_fifo(fc_arena *a, block_sums *sums) {
     uint64_t before = 0, generation = 0;
     for (uint64_t at = a->fifo_oldest; at != 0; at = fc_block_at(a, at)->next) {
+        if (!is_block(a, at)) {
+            return FC_BROKEN_FIFO;
+        }
         const fc_block *b = fc_block_at(a, at);
         int rc = check_block(a, at, b, sums);
         if (rc < 0) {
@@ -103,6 +120,9 @@ static int check_fifo(fc_arena *a, block_sums *sums) {
 static int check_limbo(fc_arena *a, block_sums *sums) {
     uint64_t before = 0;
     for (uint64_t at = a->limbo_first; at != 0; at = fc_block_at(a, at)->next) {
+        if (!is_block(a, at)) {
+            return FC_BROKEN_LIMBO;
+        }
         const fc_block *b = fc_block_at(a, at);
         int rc = check_block(a, at, b, sums);
         if (rc < 0) {
@@ -160,7 +180,15 @@ static int check_node(fc_arena *a, uint32_t n, uint32_t level, int64_t low, int6
         node->count > (level == 0 ? FC_LEAF_MAX : FC_INNER_MAX)) {
         return FC_BROKEN_TREE;
     }
-    sums->nodes++;
+    if (++sums->nodes > a->nodes_live) {
+        return FC_BROKEN_NODES;
+    }
+    if (level == 0) {
+        if (node->prev != sums->leaf || (sums->leaf != 0 && fc_node_at(a, sums->leaf)->next != n)) {
+            return FC_BROKEN_TREE;
+        }
+        sums->leaf = n;
+    }
     for (uint32_t i = 0; i < node->count; i++) {
         int64_t key = level == 0 ? node->entry[i].base_offset : node->item[i].key;
         if (key < low || key >= high) {
@@ -181,6 +209,30 @@ static int check_node(fc_arena *a, uint32_t n, uint32_t level, int64_t low, int6
     return 0;
 }
 
+/* Every tree, before anything looks for an entry in one. */
+static int check_trees(fc_arena *a, uint64_t *nodes) {
+    index_sums sums = {0, 0, 0, 0, 0};
+    for (uint64_t i = 0; i < a->partitions_touched; i++) {
+        const fc_partition *p = fc_partition_at(a, i);
+        if (p->root == 0 || p->generation % 2 == 0) {
+            if (p->root != 0 || p->height != 0) {
+                return FC_BROKEN_TREE;
+            }
+            continue;
+        }
+        sums.leaf = 0;
+        int rc = check_node(a, p->root, p->height - 1, INT64_MIN, INT64_MAX, &sums);
+        if (rc < 0) {
+            return rc;
+        }
+        if (fc_node_at(a, sums.leaf)->next != 0) {
+            return FC_BROKEN_TREE;
+        }
+    }
+    *nodes = sums.nodes;
+    return 0;
+}
+
 static int check_entry(fc_arena *a, const fc_partition *p, const fc_entry *e, const fc_entry *before) {
     if (e->covers_from > e->base_offset || e->covers_from < 0 || e->admitted > a->admitted_bytes) {
         return FC_BROKEN_ENTRY;
@@ -191,12 +243,14 @@ static int check_entry(fc_arena *a, const fc_partition *p, const fc_entry *e, co
     if (e->run_start != (uint32_t)(before == NULL || fc_end(before) != e->covers_from)) {
         return FC_BROKEN_RUNS;
     }
-    if (e->position < a->data_at || e->position + fc_footprint(a, e->length) > a->size_bytes) {
+    uint64_t data_end = a->data_at + fc_data_bytes(a), footprint = fc_footprint(a, e->length);
+    if (e->position < a->data_at || e->position >= data_end || footprint > data_end - e->position ||
+        fc_find_bit(a, a->starts_at, 0, fc_unit_of(a, e->position) + 1, 1) > fc_unit_of(a, e->position)) {
         return FC_BROKEN_ENTRY;
     }
     uint64_t at = fc_block_holding(a, e->position);
     const fc_block *b = fc_block_at(a, at);
-    uint64_t end = e->position + fc_footprint(a, e->length);
+    uint64_t end = e->position + footprint;
     int inside = e->position >= at + sizeof(*b) && end <= at + b->filled_bytes;
     uint32_t slot = b->slot;
     if (inside && slot == FC_SHARED) {
@@ -234,23 +288,38 @@ static int check_leaves(fc_arena *a, const fc_partition *p, index_sums *sums) {
     return entries == p->entries && bytes == p->live_bytes ? 0 : FC_BROKEN_COUNTS;
 }
 
-static int check_partition(fc_arena *a, uint64_t index, index_sums *sums) {
-    const fc_partition *p = fc_partition_at(a, index);
-    if (p->open_block != 0) {
-        const fc_block *b = fc_block_at(a, p->open_block);
-        if (!fc_bit(a, a->starts_at, fc_unit_of(a, p->open_block)) || b->slot != index || b->state != FC_IN_FIFO) {
-            return FC_BROKEN_BLOCK;
-        }
-    }
-    if (p->root == 0) {
-        return p->entries == 0 && p->live_bytes == 0 && p->height == 0 ? 0 : FC_BROKEN_COUNTS;
-    }
-    int rc = check_node(a, p->root, p->height - 1, INT64_MIN, INT64_MAX, sums);
-    return rc < 0 ? rc : check_leaves(a, p, sums);
+/* Whether a block in the FIFO starts at this offset, of this slot. */
+static int is_open_block(fc_arena *a, uint64_t at, uint32_t slot) {
+    return is_block(a, at) && fc_block_at(a, at)->slot == slot && fc_block_at(a, at)->state == FC_IN_FIFO;
 }
 
-static int check_partitions(fc_arena *a) {
-    index_sums sums = {0, 0, 0, 0};
+static int check_partition(fc_arena *a, uint64_t index, index_sums *sums) {
+    const fc_partition *p = fc_partition_at(a, index);
+    if (p->open_block != 0 && !is_open_block(a, p->open_block, (uint32_t)index)) {
+        return FC_BROKEN_BLOCK;
+    }
+    if (p->block_bytes > a->block_max_bytes || p->ghost > a->ghosts_written) {
+        return FC_BROKEN_COUNTS;
+    }
+    if (p->root == 0) {
+        return p->entries == 0 && p->live_bytes == 0 ? 0 : FC_BROKEN_COUNTS;
+    }
+    return check_leaves(a, p, sums);
+}
+
+static int check_free_nodes(fc_arena *a, uint64_t nodes) {
+    uint64_t free_nodes = 0;
+    for (uint64_t n = a->nodes_free; n != 0 && free_nodes <= a->nodes_max; free_nodes++) {
+        if (n >= a->nodes_touched || fc_node_at(a, (uint32_t)n)->level != FC_NONE) {
+            return FC_BROKEN_NODES;
+        }
+        n = fc_node_at(a, (uint32_t)n)->next;
+    }
+    return nodes == a->nodes_live && nodes + free_nodes + 1 == a->nodes_touched ? 0 : FC_BROKEN_NODES;
+}
+
+static int check_partitions(fc_arena *a, uint64_t nodes) {
+    index_sums sums = {0, 0, 0, 0, 0};
     for (uint64_t i = 0; i < a->partitions_touched; i++) {
         if (fc_partition_at(a, i)->generation % 2 == 0) {
             continue;
@@ -263,18 +332,16 @@ static int check_partitions(fc_arena *a) {
     }
     uint64_t free_slots = 0;
     for (uint64_t i = a->partitions_free; i != 0 && free_slots <= a->partitions_max; free_slots++) {
+        if (i > a->partitions_touched || fc_partition_at(a, i - 1)->generation % 2 != 0) {
+            return FC_BROKEN_COUNTS;
+        }
         i = fc_partition_at(a, i - 1)->next_free;
     }
     if (sums.open != a->partitions_open || sums.open + free_slots != a->partitions_touched ||
         sums.entries != a->entries || sums.bytes != a->live_bytes) {
         return FC_BROKEN_COUNTS;
     }
-    uint64_t free_nodes = 0;
-    for (uint64_t n = a->nodes_free; n != 0 && free_nodes <= a->nodes_max; free_nodes++) {
-        n = fc_node_at(a, (uint32_t)n)->next;
-    }
-    int all = sums.nodes == a->nodes_live && sums.nodes + free_nodes + 1 == a->nodes_touched;
-    return all ? 0 : FC_BROKEN_NODES;
+    return check_free_nodes(a, nodes);
 }
 
 static int check_ghosts(fc_arena *a) {
@@ -292,20 +359,20 @@ static int check_ghosts(fc_arena *a) {
 /* What slow partitions append to is a shared block in the FIFO; no call is at work. */
 static int check_shared(fc_arena *a) {
     uint64_t at = a->shared_block;
-    int in_fifo = at == 0 || (fc_bit(a, a->starts_at, fc_unit_of(a, at)) && fc_block_at(a, at)->slot == FC_SHARED &&
-                              fc_block_at(a, at)->state == FC_IN_FIFO);
-    return in_fifo && a->changes % 2 == 0 ? 0 : FC_BROKEN_BLOCK;
+    return (at == 0 || is_open_block(a, at, FC_SHARED)) && a->changes % 2 == 0 ? 0 : FC_BROKEN_BLOCK;
 }
 
 /* 0, or the first FC_BROKEN_* found. */
 int fc_check(fc_arena *a) {
     block_sums sums = {0};
+    uint64_t nodes = 0;
     int rc = check_layout(a);
+    rc = rc < 0 ? rc : check_trees(a, &nodes);
     rc = rc < 0 ? rc : check_fifo(a, &sums);
     rc = rc < 0 ? rc : check_limbo(a, &sums);
     rc = rc < 0 ? rc : check_reserved(a, &sums);
     rc = rc < 0 ? rc : check_pool(a, &sums);
     rc = rc < 0 ? rc : check_shared(a);
-    rc = rc < 0 ? rc : check_partitions(a);
+    rc = rc < 0 ? rc : check_partitions(a, nodes);
     return rc < 0 ? rc : check_ghosts(a);
 }

@@ -128,6 +128,20 @@ void fc_block_unpin(fc_arena *a, fc_block *b) {
     }
 }
 
+/* Nobody holds or writes the block that starts at this unit any more: its pins are gone, and it is free unless it is in
+ * the FIFO. Links and sums of the limbo are the caller's. FC_BROKEN_UNITS: it is no block. */
+int fc_block_let_go(fc_arena *a, uint64_t unit) {
+    fc_block *b = fc_block_at(a, a->data_at + unit * FC_UNIT);
+    if (b->units == 0 || b->units > a->data_units - unit) {
+        return FC_BROKEN_UNITS;
+    }
+    b->pins = b->offered = b->lent = 0;
+    if (b->state != FC_IN_FIFO) {
+        free_block(a, b);
+    }
+    return 0;
+}
+
 /* Takes every entry that points into the block out of the index; the ghost remembers it. */
 static void remove_entries(fc_arena *a, fc_block *b) {
     uint64_t at = offset_of(a, b), used = b->first_bytes;

@@ -4,7 +4,7 @@
 
 #define AT(type, field, offset) _Static_assert(offsetof(type, field) == (offset), #type "." #field)
 
-_Static_assert(sizeof(fc_arena) == FC_HEADER_BYTES, "the arena's header is 512 bytes");
+_Static_assert(sizeof(fc_arena) == FC_HEADER_BYTES, "the arena's header is 1024 bytes");
 _Static_assert(sizeof(fc_partition) == 128, "a partition is 128 bytes");
 _Static_assert(sizeof(fc_entry) == 48, "an entry is 48 bytes");
 _Static_assert(sizeof(fc_item) == 16, "an item is 16 bytes");
@@ -15,6 +15,7 @@ _Static_assert(sizeof(fc_segment) == 32, "a segment is 32 bytes");
 _Static_assert(sizeof(((fc_node *)0)->entry) == FC_LEAF_MAX * sizeof(fc_entry), "FC_LEAF_MAX");
 _Static_assert(sizeof(((fc_node *)0)->item) == FC_INNER_MAX * sizeof(fc_item), "FC_INNER_MAX");
 _Static_assert(sizeof(fc_hit) == FC_HIT_HEAD * 8 + FC_SEGMENTS_MAX * sizeof(fc_segment), "FC_SEGMENTS_MAX");
+_Static_assert(sizeof(((fc_arena *)0)->identity) == FC_IDENTITY_BYTES, "FC_IDENTITY_BYTES");
 _Static_assert(FC_UNIT % 64 == 0 && sizeof(fc_block) < FC_UNIT, "a block's header stands in its first unit");
 
 AT(fc_arena, magic, 0);
@@ -33,6 +34,9 @@ AT(fc_arena, observe, 464);
 AT(fc_arena, changes, 472);
 AT(fc_arena, reserved_blocks, 480);
 AT(fc_arena, lent_bytes, 488);
+AT(fc_arena, admitted_before, 512);
+AT(fc_arena, alive_at, 520);
+AT(fc_arena, identity, 528);
 AT(fc_partition, index, 16);
 AT(fc_partition, generation, 20);
 AT(fc_partition, root, 24);

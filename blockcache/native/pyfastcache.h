@@ -35,7 +35,7 @@
 #include <stdint.h>
 /* cdef begin */
 #define FC_MAGIC 0x7961626572734631
-#define FC_LAYOUT 3
+#define FC_LAYOUT 4
 #define FC_UNIT 1024
 #define FC_LEAF_MAX 5
 #define FC_INNER_MAX 15
@@ -46,6 +46,7 @@
 #define FC_SHARED 0xffffffff
 #define FC_BATCH_HEADER 61
 #define FC_OWNER_BYTES 4  /* before each batch of a shared block: its partition's place */
+#define FC_IDENTITY_BYTES 496 /* for the caller, who says whose bytes these are */
 #define FC_GATHER_BYTES 8192 /* a hit in pieces of at most this, on average, is copied: so are all of a shared block */
 
 #define FC_BAD_BATCH -1   /* the caller's bytes are no run of whole v2 batches, or lie below covers_from */
@@ -55,6 +56,8 @@
 #define FC_TOO_SMALL -5   /* the arena cannot hold the sections asked for */
 #define FC_FULL -6        /* every partition slot is open */
 #define FC_NOT_STORED -7  /* no batch covers this offset */
+#define FC_OTHER -8       /* an arena of another layout, or of other sections */
+#define FC_TORN -9        /* the arena's process died in the middle of a change */
 
 #define FC_BROKEN_LAYOUT -101     /* check(): what was found wrong, by place */
 #define FC_BROKEN_UNITS -102
@@ -88,7 +91,7 @@ typedef struct {
     uint64_t observe;           /* 1: batches are placed and counted, but only their headers stored */
 } fc_config;
 
-typedef struct {                /* 512 bytes */
+typedef struct {                /* 1024 bytes */
     uint64_t magic, layout, size_bytes;
     uint64_t partitions_at, partitions_max, partitions_touched, partitions_free, partitions_open;
     uint64_t ghosts_at, ghosts_max, ghosts_written;
@@ -111,6 +114,9 @@ typedef struct {                /* 512 bytes */
     uint64_t changes;                          /* odd while a call changes the arena */
     uint64_t reserved_blocks, lent_bytes;      /* blocks that no batch was adopted in yet; bytes of all lent ones */
     uint64_t lent_limit_bytes, adopted_batches;
+    uint64_t admitted_before;                  /* the clock of admitted bytes when this process began */
+    uint64_t alive_at;                         /* of the caller: when its process was last alive */
+    uint8_t identity[496];                     /* of the caller */
 } fc_arena;
 
 typedef struct {                /* 128 bytes */
@@ -266,11 +272,15 @@ uint64_t fc_oldest_admitted(fc_arena *a);
 int fc_prefault(fc_arena *a, uint64_t from, uint64_t size);
 /* check.c */
 int fc_check(fc_arena *a);
+/* takeover.c */
+int fc_take_over(fc_arena *a, const fc_config *config);
+int fc_begin_anew(fc_arena *a, const fc_config *config, uint64_t admitted_bytes);
+int64_t fc_slot_at(fc_arena *a, uint64_t place, uint8_t *topic_id, int32_t *index);
 /* cdef end */
 
 /* Between the files of native/. */
 #define FC_NONE 0xffffffffu
-#define FC_HEADER_BYTES 512
+#define FC_HEADER_BYTES 1024
 #define FC_SCAN_UNITS (1u << 18)   /* how far from the cursor free room is looked for before evicting */
 #define FC_PRODUCER_AT 43          /* producer id, producer epoch, base sequence: 14 bytes */
 #define FC_PRODUCER_BYTES 14
@@ -344,6 +354,7 @@ void fc_block_lost(fc_arena *a, fc_partition *p, fc_block *b, const fc_entry *e)
 void fc_block_pin(fc_arena *a, fc_block *b);
 void fc_block_unpin(fc_arena *a, fc_block *b);
 uint64_t fc_block_holding(fc_arena *a, uint64_t position);
+int fc_block_let_go(fc_arena *a, uint64_t unit);
 int fc_evict_oldest(fc_arena *a, int reason, uint64_t *unit, uint64_t *units);
 /* pages.c */
 void fc_pages_give(fc_arena *a, uint64_t from, uint64_t size);

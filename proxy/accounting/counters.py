@@ -217,10 +217,14 @@ class ProduceCounts:
 
 @dataclass(slots=True)
 class StoredCounts:
-    """Batches that entered memory, by source, and ranges that were dropped, by reason."""
+    """Batches that entered memory, by source, and ranges that were dropped, by reason. Of arenas that an earlier
+    process left: what became of them, and partitions of which the bytes were proven.
+    """
 
     batches: defaultdict[str, int] = field(default_factory=_by_label)
     invalidations: defaultdict[str, int] = field(default_factory=_by_label)
+    takeovers: defaultdict[str, int] = field(default_factory=_by_label)
+    taken_over_partitions: int = 0
 
 
 @dataclass(slots=True)

@@ -139,7 +139,8 @@ def _cache(broker: Broker) -> Iterator[Sample]:
     yield Sample("forebay_cache_adopted_batches_total", (), statistics.adopted_batches)
     yield Sample("forebay_cache_partitions", (), statistics.partitions)
     yield Sample("forebay_cache_blocks", (), statistics.blocks)
-    yield Sample("forebay_cache_admitted_bytes_total", (), statistics.admitted_bytes)
+    admitted_bytes = statistics.admitted_bytes - statistics.admitted_before_bytes
+    yield Sample("forebay_cache_admitted_bytes_total", (), admitted_bytes)
     for source, batches in list(broker.counters.stored.batches.items()):
         yield Sample("forebay_cache_admitted_batches_total", (source,), batches)
     yield Sample("forebay_cache_evictions_total", ("room",), statistics.evicted_blocks_room)
@@ -148,6 +149,12 @@ def _cache(broker: Broker) -> Iterator[Sample]:
     yield Sample("forebay_cache_evicted_bytes_total", (), statistics.evicted_bytes)
     for reason, ranges in list(broker.counters.stored.invalidations.items()):
         yield Sample("forebay_cache_invalidations_total", (reason,), ranges)
+    for outcome in LABEL_VALUES["takeover"]:
+        arenas = broker.counters.stored.takeovers.get(outcome, 0)
+        yield Sample("forebay_cache_takeovers_total", (outcome,), arenas)
+    taken_over = broker.counters.stored.taken_over_partitions
+    yield Sample("forebay_cache_taken_over_partitions_total", (), taken_over)
+    yield Sample("forebay_cache_unclaimed_partitions", (), broker.partitions.unclaimed)
     oldest = statistics.admitted_bytes - statistics.oldest_admitted_bytes
     yield Sample("forebay_cache_oldest_age_bytes", (), oldest)
     age_s = (

@@ -160,6 +160,13 @@ class Cache(Section):
         description="Directory of the arena's file; must be memory-backed. Empty: anonymous memory, "
         "which `forebay arena inspect` cannot read.",
     )
+    keep_file: bool = Field(
+        default=False,
+        description="Keep the arena's file when Forebay ends, and take over what an earlier process left "
+        "there. The file occupies `size` bytes of memory until the next start, or until it is deleted; "
+        "Forebay logs its path at the stop. Needs `directory` and a connection of Forebay's own to the "
+        "broker. False: removed at the stop.",
+    )
     confirm_every_s: Duration = Field(
         default=1.0,
         ge=0.1,

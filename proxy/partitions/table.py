@@ -4,7 +4,8 @@ Owns the table and its limit, and the readable range of a partition per isolatio
 know sockets. Invariants:
 * there is one `Partition` per (topic id, index), and only for an index that Metadata has shown.
 * a topic that is re-created under its name has another id, so other partitions.
-* a partition unused for a while is forgotten, and its blocks are dropped.
+* a partition unused for a while is forgotten, and its blocks are dropped. So are blocks of an earlier
+  process that nobody has claimed.
 """
 
 from __future__ import annotations
@@ -15,16 +16,25 @@ from blockcache.cache import PartitionsFull
 from proxy.partitions.back_off import BackOff
 from proxy.partitions.leader_state import LeaderState
 from proxy.partitions.producer_state import ProducerLedger
+from proxy.partitions.taken_over import TakenOver
 from proxy.partitions.transactions import Transactions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from blockcache.cache import BlockCache
     from proxy.partitions.topics import Topic
 
 HOLE_PATIENCE_S = 1.0
 """How long transactions wait for bytes that no request may ever fetch (`Transactions`)."""
+
+
+GAP_DOWN_S = 60.0
+"""How long an earlier process may have been away, in seconds, for its batches to be served below
+records that it did not see. Where a topic was compacted meanwhile, the cleaner may have removed
+records that deleted what is stored. A running process learns a changed policy within as long
+(replica_fetcher/compaction_policy.py).
+"""
 
 
 class Waiter(Protocol):
@@ -41,7 +51,8 @@ class Partition:
     batch is expected. `open_polls`: unanswered long polls that name it. `probe_offset`: the offset
     of Forebay's own Fetch while the HW is unknown. `acknowledged_end`: end of the records
     acknowledged in this epoch. `produced_from`: stored bytes of producers begin there. `news_at`:
-    when its HW last grew. `wanted_at`: when it was last tailed or served. Offsets are -1 while
+    when its HW last grew. `wanted_at`: when it was last tailed or served. `taken_over`: proof of what
+    an earlier process stored; None if nothing is to be proven. Offsets are -1 while
     unknown; times are seconds of a monotonic clock.
     """
 
@@ -64,6 +75,7 @@ class Partition:
         "producers",
         "slot",
         "tail",
+        "taken_over",
         "topic",
         "transactions",
         "wanted_at",
@@ -82,6 +94,7 @@ class Partition:
         self.parked: dict[Waiter, None] = {}
         self.open_polls = 0
         self.tail = -1
+        self.taken_over: TakenOver | None = None
         self.probe_offset = -1
         self.acknowledged_end = -1
         self.log_start_offset = -1
@@ -220,8 +233,21 @@ class Partition:
         """Note that the log begins at `log_start_offset`."""
         self.log_start_offset = log_start_offset
 
+    def take_over(self, cache: BlockCache, may_have_gap: bool, now: float) -> None:
+        """Note that an earlier process stored batches of it. Which of them came from Produce is not known, nor their
+        codecs: all count as produced, and as zstd. `now`: it counts as unused from then on, in seconds.
+        """
+        self.news_at = now
+        start, end = cache.tail(self.slot)
+        if start < end:
+            self.taken_over = TakenOver(may_have_gap)
+            self.tail = end
+            self.produced_from = 0
+            self.zstd = True
+
     def confirm_log(self) -> None:
         """Note that the stored bytes are those of the broker's log."""
+        self.taken_over = None
         self.leader_state.await_check(False)
         self.divergences = 0
 
@@ -234,6 +260,8 @@ class Partition:
             self.transactions.truncate(0)
         if self.young_from < 0:
             self.young_from = self.leader_state.high_watermark
+        if self.taken_over is not None:
+            self.taken_over.begin()
         self.divergences = 0
         self.leader_state.await_check(is_stored)
         if not is_stored:
@@ -257,6 +285,10 @@ class Partition:
         """Note that nothing at or above `from_offset` is stored. `is_stored`: any batch is."""
         self.transactions.truncate(from_offset)
         self.tail = min(self.tail, from_offset) if is_stored else -1
+        if not is_stored:
+            self.taken_over = None
+        elif self.taken_over is not None:
+            self.taken_over.begin()
         if self.produced_from >= from_offset:
             self.produced_from = -1
 
@@ -278,15 +310,19 @@ class Partitions:
 
     `limit`, or the room in the arena if that is less, bounds it. Beyond the limit new partitions
     are not followed, and their Fetches pass through. `transactions_limit` bounds the transactions
-    kept per partition. `refused` counts partitions not followed because of the limit.
+    kept per partition. `refused` counts partitions not followed because of the limit. While the cache
+    is pending, none is followed.
     `find_by_key` is `find` by topic id and index; the dictionary's own method, because each partition
     of each Fetch calls it.
     """
 
     __slots__ = (
         "_by_key",
+        "_gap_allowed",
         "_new_topics",
+        "_taken_over_at",
         "_topics",
+        "_unclaimed",
         "cache",
         "find_by_key",
         "limit",
@@ -303,6 +339,9 @@ class Partitions:
         self.find_by_key: Callable[[tuple[bytes, int]], Partition | None] = self._by_key.get
         self._topics: dict[Topic, int] = {}  # number of followed partitions per topic
         self._new_topics: dict[Topic, None] = {}
+        self._unclaimed: dict[tuple[bytes, int], int] = {}
+        self._gap_allowed = False
+        self._taken_over_at = float("-inf")
 
     def set_limit(self, limit: int) -> None:
         """Take another limit. Partitions beyond it stay followed; no more are added."""
@@ -327,18 +366,66 @@ class Partitions:
         if partition is None:
             if index not in topic.leaders:
                 return None
-            if len(self._by_key) >= self.limit:
-                self.refused += 1
-                return None
-            try:
-                slot = self.cache.open(topic.id, index)
-            except PartitionsFull:
+            slot = self._open(key)
+            if slot < 0:
                 self.refused += 1
                 return None
             transactions = Transactions(self.transactions_limit, HOLE_PATIENCE_S)
             partition = self._by_key[key] = Partition(topic, index, slot, transactions)
             self._count(topic, 1)
+            if self._unclaimed.pop(key, None) is not None:
+                partition.take_over(self.cache, self._gap_allowed, self._taken_over_at)
         return partition
+
+    def _open(self, key: tuple[bytes, int]) -> int:
+        """Return the partition's slot in the cache; -1 at the limit, and while the cache is pending.
+        Unclaimed partitions make room.
+        """
+        if len(self._by_key) >= self.limit or self.cache.is_pending:
+            return -1
+        if key not in self._unclaimed and len(self) + len(self._unclaimed) >= self.limit:
+            self._drop_unclaimed(list(self._unclaimed)[:1])
+        try:
+            return self.cache.open(*key)
+        except PartitionsFull:
+            return -1
+
+    # -- partitions of an earlier process ----------------------------------------------------------
+
+    @property
+    def unclaimed(self) -> int:
+        """Return the number of partitions that an earlier process stored and that are not followed."""
+        return len(self._unclaimed)
+
+    def take_over(
+        self, slots: Mapping[tuple[bytes, int], int], down_s: float, now: float
+    ) -> list[bytes]:
+        """Note at `now` (seconds) what an earlier process stored, which ended `down_s` seconds ago: each
+        partition is taken over once it is followed. Return the ids of their topics.
+        """
+        self._taken_over_at = now
+        self._gap_allowed = down_s <= GAP_DOWN_S
+        self._unclaimed = dict(slots)
+        return list(dict.fromkeys(topic_id for topic_id, _ in slots))
+
+    def claim(self, topic: Topic, index: int) -> Partition | None:
+        """Follow the partition if an earlier process stored it; otherwise return it only if it is followed already."""
+        if (topic.id, index) in self._unclaimed:
+            return self.follow(topic, index)
+        return self.find(topic, index)
+
+    def drop_unclaimed(self, topic_id: bytes | None = None) -> int:
+        """Drop what an earlier process stored and nobody follows, of one topic or of all. Return the number of
+        partitions.
+        """
+        return self._drop_unclaimed(
+            [key for key in self._unclaimed if topic_id is None or key[0] == topic_id]
+        )
+
+    def _drop_unclaimed(self, keys: list[tuple[bytes, int]]) -> int:
+        for key in keys:
+            self.cache.drop(self._unclaimed.pop(key))
+        return len(keys)
 
     def _count(self, topic: Topic, change: int) -> None:
         count = self._topics.get(topic, 0)

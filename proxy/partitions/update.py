@@ -147,7 +147,7 @@ def _learn(
         return Outcome(False, False)
     if learned is not Learned.CONFIRMED:
         _enter_epoch(broker, partition, learned)
-    if leader_state.frozen and _is_check(broker, partition, asking):
+    if leader_state.frozen and _is_proven(broker, partition, asking, answered, frame):
         partition.confirm_log()
         is_news = True
     if answered.log_start_offset > partition.log_start_offset:
@@ -271,6 +271,42 @@ def _keep_checkable(broker: PartitionServices, partition: Partition, lapsed: boo
     start, end = broker.cache.tail(partition.slot)
     if start < end:
         partition.move_tail(end)
+
+
+def _is_proven(
+    broker: PartitionServices,
+    partition: Partition,
+    asking: FetchPartition,
+    answered: FetchedPartition,
+    frame: Frame,
+) -> bool:
+    """True if this successful Fetch ends the doubt about the stored bytes. What cannot be proven of an earlier
+    process's is dropped, which ends it too.
+    """
+    taken_over = partition.taken_over
+    if taken_over is None or not partition.has_stored(broker.cache):
+        return _is_check(broker, partition, asking)
+    high_watermark = partition.leader_state.high_watermark
+    if taken_over.sample is None:
+        if not _stood_at_end(broker, partition, asking):
+            return False
+        # a follower may truncate between the two questions
+        if not partition.leader_state.is_replica and taken_over.choose_sample(
+            broker.cache, partition.slot, high_watermark
+        ):
+            return False
+        broker.invalidate(partition, 0, "unproven")
+        return True
+    is_equal = taken_over.compare(asking, answered, frame)
+    if is_equal is False:
+        log.warning(
+            "an earlier process stored other bytes than the broker: dropping them",
+            extra=partition.log_fields | {"offset": taken_over.sample.base_offset},
+        )
+        broker.invalidate(partition, 0, "mismatch")
+    elif is_equal:
+        broker.counters.stored.taken_over_partitions += 1
+    return is_equal is not None
 
 
 def _is_check(broker: PartitionServices, partition: Partition, asking: FetchPartition) -> bool:

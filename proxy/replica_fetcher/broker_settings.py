@@ -43,8 +43,8 @@ does not depend on it.
 class Node:
     """What the broker says of itself; asks periodically.
 
-    `node_id`: -1 until the broker has told it. `fetch_max_bytes`: its `fetch.max.bytes`, or Kafka's
-    default until it has told that.
+    `node_id`: -1 until the broker has told it. `cluster_id`: "" until then. `fetch_max_bytes`: its
+    `fetch.max.bytes`, or Kafka's default until it has told that.
     """
 
     __slots__ = (
@@ -53,6 +53,7 @@ class Node:
         "_due_at",
         "_in_flight",
         "_is_refused",
+        "cluster_id",
         "fetch_max_bytes",
         "node_id",
     )
@@ -64,6 +65,7 @@ class Node:
         self._candidates: list[int] = []
         self._is_refused = False
         self.node_id = -1
+        self.cluster_id = ""
         self.fetch_max_bytes = FETCH_MAX_BYTES_DEFAULT
 
     def is_this(self, node_id: int) -> bool:
@@ -103,8 +105,9 @@ class Node:
             log.error("what the broker says of itself cannot be read: %s", error)
 
     def _learn_nodes(self, answer: Frame) -> None:
-        nodes = metadata.scan_metadata_response(answer, METADATA_VERSION).brokers
-        self._candidates = [node.node_id for node in nodes]
+        described = metadata.scan_metadata_response(answer, METADATA_VERSION)
+        self.cluster_id = described.cluster_id or ""
+        self._candidates = [node.node_id for node in described.brokers]
         self._ask_next()
 
     def _ask_next(self) -> None:

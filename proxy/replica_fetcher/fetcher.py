@@ -15,6 +15,7 @@ not know bytes or responses. Invariants (design, "The watch"):
 from __future__ import annotations
 
 import logging
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from proxy.partitions.leader_state import NO_EPOCH, REFRESH_EPOCH_S
@@ -42,6 +43,8 @@ SWEEP_S = 0.5
 unnoticed, in seconds.
 """
 JOIN_POLLS = 3
+PROOF_MAX = 500
+"""Partitions of one proof; the others follow in the next one."""
 
 
 class ReplicaFetcher:
@@ -200,7 +203,9 @@ class ReplicaFetcher:
         if without_poll := self._join_polls.send(own):
             self._prove_at_times(without_poll)
         if self._to_prove and not self._proof.in_flight and (link := own.link("proof")) is not None:
-            due, self._to_prove = self._to_prove, {}
+            due = list(islice(self._to_prove, PROOF_MAX))
+            for partition in due:
+                del self._to_prove[partition]
             now = self._broker.now()
             self._proof.send(link, [p for p in due if p.back_off.until <= now])
 

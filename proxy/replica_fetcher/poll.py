@@ -67,10 +67,15 @@ def plan_asked(partition: Partition, edges: Edges, block_bytes: int) -> FetchPar
     carry.
 
     A possible truncation is checked at the end of the newest stored batch (`edges`), with its epoch
-    (KIP-595). `block_bytes` is the byte limit if visible bytes are missing.
+    (KIP-595). Of what an earlier process stored, a sample is asked for after that. `block_bytes` is
+    the byte limit if visible bytes are missing.
     """
     leader_state = partition.leader_state
     epoch = leader_state.asked_epoch
+    if partition.taken_over is not None and epoch == leader_state.epoch:
+        question = partition.taken_over.plan_question(partition.topic.id, partition.index, epoch)
+        if question is not None:
+            return question
     offset = partition.stored_end()
     checks = edges.last_epoch >= 0 and (
         leader_state.frozen or epoch != leader_state.epoch or edges.tail_end == offset

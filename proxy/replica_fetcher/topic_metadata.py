@@ -233,7 +233,7 @@ class TopicLookup:
         topic = broker.topics.find(described.topic_id)
         assert topic is not None
         for index in leaders:
-            partition = broker.partitions.find(topic, index)
+            partition = broker.partitions.claim(topic, index)
             if partition is not None:
                 broker.replica_fetcher.suggest(partition)
 

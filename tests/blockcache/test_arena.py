@@ -128,7 +128,7 @@ def test_too_little_room_says_what_to_change(
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(ArenaError, match=r"no room for an arena of 65536 bytes .* sizeLimit"):
-        open_file(tmp_path / "arena", SIZE)
+        open_file(tmp_path / "arena", SIZE, keeps_file=False)
     assert not (tmp_path / "arena").exists()
     monkeypatch.undo()
     BlockCache(SIZE, tmp_path / "arena").close()

@@ -23,7 +23,7 @@ SANITIZED = (
     *("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
 )
 SIZES = {
-    "fc_arena": 512,
+    "fc_arena": 1024,
     "fc_partition": 128,
     "fc_entry": 48,
     "fc_item": 16,
@@ -51,6 +51,9 @@ SECTIONS = {
     "nodes_at": 104,
     "data_at": 144,
     "changes": 472,
+    "admitted_before": 512,
+    "alive_at": 520,
+    "identity": 528,
 }
 
 
@@ -164,4 +167,6 @@ def test_random_operations_under_sanitizers(
     counted = dict(zip(done.stdout.split()[::2], done.stdout.split()[1::2], strict=False))
     assert int(counted["hits"]) > 100 and int(counted["conflicts"]) > 5
     assert observe or int(counted["responses"]) > 3
+    assert int(counted["deaths"]) > 3 and int(counted["refused"]) > 10
+    assert int(counted["harmless"]) > 3
     assert observe or (int(counted["limbo"]) > 10 and int(counted["adopted"]) > 10)

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "dying.h"
 #include "lending.h"
 
 static int64_t insert(world *w, partition_log *p, const record_batch *b, uint32_t batches, fc_inserted *out) {
@@ -288,6 +289,8 @@ static void step(world *w) {
         step_truncate(w, p);
     } else if (what < 15) {
         step_advance(w, p);
+    } else if (what < 17) {
+        step_die(w);
     } else if (what < 20) {
         step_evict(w);
     } else if (what < 50) {
@@ -328,10 +331,11 @@ static void finish(world *w) {
     const fc_arena *a = w->arena;
     MUST(fc_check(w->arena) == 0 && a->pins == 0 && a->limbo_blocks == 0 && a->blocks == 0 && a->nodes_live == 0);
     MUST(a->free_units == a->data_units && a->lent_bytes == 0 && a->reserved_blocks == 0);
-    printf("hits %lu conflicts %lu reclaims %lu copied %lu limbo %lu evicted %lu %lu %lu skipped %lu adopted %lu responses %lu\n",
+    printf("hits %lu conflicts %lu reclaims %lu copied %lu limbo %lu evicted %lu %lu %lu skipped %lu adopted %lu responses %lu deaths %lu refused %lu harmless %lu\n",
            (unsigned long)w->hits, (unsigned long)w->conflicts, (unsigned long)w->reclaims, (unsigned long)w->copied,
-           (unsigned long)a->limbo_entered, (unsigned long)a->evicted_blocks[0], (unsigned long)a->evicted_blocks[1],
-           (unsigned long)a->evicted_blocks[2], (unsigned long)a->skipped_batches, (unsigned long)a->adopted_batches, (unsigned long)w->responses);
+           (unsigned long)w->limbo + a->limbo_entered, (unsigned long)a->evicted_blocks[0], (unsigned long)a->evicted_blocks[1],
+           (unsigned long)a->evicted_blocks[2], (unsigned long)a->skipped_batches, (unsigned long)w->adopted + a->adopted_batches,
+           (unsigned long)w->responses, (unsigned long)w->deaths, (unsigned long)w->refused, (unsigned long)w->harmless);
 }
 
 int main(int argc, char **argv) {
@@ -345,6 +349,7 @@ int main(int argc, char **argv) {
                         .nodes_max = 32 + size / 10240, .block_min_bytes = 1024, .block_max_bytes = size / 16,
                         .shared_bytes = strtoull(argv[4], NULL, 10), .pin_limit_bytes = size / 4,
                         .lent_limit_bytes = size / 16, .observe = strtoull(argv[5], NULL, 10)};
+    w->config = config;
     MUST(fc_format(w->arena, &config) == 0);
     for (int i = 0; i < PARTITIONS; i++) {
         uint8_t topic[16] = {(uint8_t)i};

@@ -39,11 +39,13 @@ typedef struct {
 
 typedef struct {
     fc_arena *arena;
+    fc_config config;
     uint64_t random;
     partition_log partition[PARTITIONS];
     held_hit held[HELD_MAX];
     loan loans[LENT_MAX];
-    uint64_t hits, conflicts, reclaims, copied, responses;
+    uint64_t hits, conflicts, reclaims, copied, responses, deaths, refused, harmless;
+    uint64_t limbo, adopted;    /* counted before the last death */
 } world;
 
 static uint64_t next_random(world *w) {

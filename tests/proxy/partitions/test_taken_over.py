@@ -1,0 +1,255 @@
+"""What an earlier process stored is served only once the broker has shown the same batches."""
+
+import pytest
+
+from protocol import fetch
+from proxy.broker import Broker
+from proxy.partitions import update
+from proxy.partitions.table import GAP_DOWN_S
+from proxy.partitions.taken_over import TRIES_MAX
+from proxy.replica_fetcher.poll import NOTHING_STORED, may_be_truncated, plan_asked
+from tests.kit.cache_batches import build_batch, build_run, insert
+from tests.proxy.followed_partition import EPOCH, TOPIC_ID, QuietBroker, known, stand_in
+
+RECORDS = 10
+OTHER_ID = bytes(16)[:-1] + b"\1"
+SAID = fetch.FetchedPartition(TOPIC_ID, 0, 0, -1, -1, -1, -1, None, None, None, 0, 0)
+
+
+class Restarted:
+    """A process whose cache holds RECORDS batches of partition 0, from an earlier one; and the broker's log."""
+
+    def __init__(self, down_s=1.0, records=RECORDS, is_led=True, epochs=(EPOCH,)):
+        self.broker = QuietBroker()
+        self.is_led = is_led
+        slot = self.broker.cache.open(TOPIC_ID, 0)
+        self.stored = b"".join(
+            build_run(number * records, records, epoch=epoch) for number, epoch in enumerate(epochs)
+        )
+        insert(self.broker.cache, slot, self.stored)
+        self.end = records * len(epochs)
+        slots = {(TOPIC_ID, 0): slot, (OTHER_ID, 0): self.broker.cache.open(OTHER_ID, 0)}
+        self.topics = self.broker.partitions.take_over(slots, down_s, now=5.0)
+        self.partition = self.broker.follow()
+        self.leader_state = self.partition.leader_state
+        self.dropped = []
+        setattr(self.broker, "invalidate", self.invalidate)  # noqa: B010
+
+    def invalidate(self, partition, from_offset, reason):
+        Broker.invalidate(stand_in(self.broker), partition, from_offset, reason)
+        self.dropped.append((from_offset, reason))
+
+    def ask(self, epoch=EPOCH):
+        self.leader_state.suggest(epoch, self.is_led)
+        edges = self.broker.cache.edges(self.partition.slot, 0)
+        may_be_cut = may_be_truncated(self.partition)
+        return plan_asked(self.partition, edges if may_be_cut else NOTHING_STORED, 4096)
+
+    def answer(self, records=b"", high_watermark=None, epoch=EPOCH, diverging=None, start=0):
+        """Answer the next question; return it."""
+        asking = self.ask(epoch)
+        high_watermark = self.end if high_watermark is None else high_watermark
+        said = SAID._replace(
+            high_watermark=high_watermark,
+            last_stable_offset=high_watermark,
+            log_start_offset=start,
+            diverging=diverging,
+            end=len(records),
+        )
+        answer = fetch.FetchResponse(0, 0, 0, [said])
+        update.observe(self.broker, {self.partition: asking}, answer, records, 0.0, "proof")
+        return asking
+
+    @property
+    def is_served(self):
+        return not self.leader_state.frozen and self.partition.has_stored(self.broker.cache)
+
+
+def newest(records=RECORDS, epoch=EPOCH, **differs):
+    return build_batch(records - 1, **{"epoch": epoch, **differs})
+
+
+def test_bytes_are_served_after_the_check_and_an_equal_sample():
+    restarted = Restarted()
+    asking = restarted.answer()
+    assert (asking.fetch_offset, asking.last_fetched_epoch) == (RECORDS, EPOCH)
+    assert restarted.leader_state.frozen
+    assert restarted.broker.replica_fetcher.next_proven == [restarted.partition]
+    asking = restarted.answer(newest())
+    assert (asking.fetch_offset, asking.last_fetched_epoch, asking.max_bytes) == (9, -1, 200)
+    assert restarted.is_served and not restarted.dropped
+    assert restarted.broker.counters.stored.taken_over_partitions == 1
+    assert restarted.partition.tail == RECORDS
+    assert restarted.ask().last_fetched_epoch == -1
+
+
+def test_the_check_alone_or_another_answer_proves_nothing():
+    restarted = Restarted()
+    restarted.answer()
+    restarted.answer()  # no room for the sample
+    assert restarted.leader_state.frozen
+    # a poll of before that stood elsewhere
+    asking = restarted.ask()._replace(fetch_offset=3)
+    said = SAID._replace(high_watermark=10, last_stable_offset=10, log_start_offset=0)
+    answer = fetch.FetchResponse(0, 0, 0, [said])
+    update.observe(restarted.broker, {restarted.partition: asking}, answer, b"", 0.0, "watch")
+    assert restarted.leader_state.frozen
+
+
+@pytest.mark.parametrize(
+    "brought",
+    [
+        pytest.param(newest(seed=1), id="other bytes"),
+        pytest.param(newest(epoch=EPOCH - 1), id="another epoch"),
+        pytest.param(newest(size=300), id="another length"),
+        pytest.param(build_batch(8, 2, epoch=EPOCH), id="other offsets"),
+        pytest.param(newest(size=300)[:200], id="a part of a larger batch"),
+        pytest.param(b"\0" * 200, id="garbage"),
+    ],
+)
+def test_an_unequal_sample_drops_all(brought):
+    restarted = Restarted()
+    restarted.answer()
+    restarted.answer(brought)
+    assert restarted.dropped[0] == (0, "mismatch")
+    assert not restarted.is_served and not restarted.leader_state.frozen
+    assert restarted.broker.counters.stored.taken_over_partitions == 0
+
+
+def test_a_sample_that_never_comes_drops_all():
+    restarted = Restarted()
+    restarted.answer()
+    for _ in range(TRIES_MAX - 1):
+        restarted.answer()
+        assert restarted.leader_state.frozen
+    restarted.answer()
+    assert restarted.dropped == [(0, "mismatch")]
+
+
+def test_a_truncated_log_is_cut_and_checked_again():
+    restarted = Restarted()
+    restarted.answer(diverging=(EPOCH, 6))
+    assert restarted.dropped == [(6, "diverged")]
+    asking = restarted.answer(high_watermark=6)
+    assert (asking.fetch_offset, asking.last_fetched_epoch) == (6, EPOCH)
+    asking = restarted.answer(newest(6), high_watermark=6)
+    assert asking.fetch_offset == 5
+    assert restarted.is_served
+
+
+def test_an_unclean_election_drops_batches_of_unknown_epochs():
+    restarted = Restarted(epochs=(EPOCH, EPOCH + 2))
+    restarted.answer(epoch=EPOCH + 3, diverging=(EPOCH + 1, 15))
+    assert restarted.dropped == [(RECORDS, "diverged")]
+    restarted.answer(epoch=EPOCH + 3, high_watermark=15)
+    restarted.answer(newest(), epoch=EPOCH + 3, high_watermark=15)
+    assert restarted.is_served
+
+
+def test_an_epoch_between_check_and_sample_begins_anew():
+    restarted = Restarted()
+    restarted.answer()
+    restarted.answer(newest(), epoch=EPOCH + 1)  # carried the newer epoch: asked at the end
+    assert restarted.leader_state.frozen
+    asking = restarted.ask(EPOCH + 1)
+    assert asking.current_leader_epoch == EPOCH + 1
+    restarted.answer(epoch=EPOCH + 1)
+    restarted.answer(newest(), epoch=EPOCH + 1)
+    assert restarted.is_served
+
+
+def test_batches_above_the_high_watermark_wait_for_it():
+    restarted = Restarted()
+    restarted.answer(high_watermark=7)
+    asking = restarted.answer(newest(7), high_watermark=7)
+    assert asking.fetch_offset == 6
+    assert restarted.is_served
+    assert restarted.partition.readable_end(False) == 7
+
+
+def test_nothing_visible_is_nothing_proven():
+    restarted = Restarted()
+    restarted.answer(high_watermark=0)
+    assert restarted.dropped == [(0, "unproven")]
+
+
+@pytest.mark.parametrize(
+    ("down_s", "dropped"), [(GAP_DOWN_S, []), (GAP_DOWN_S + 1, [(0, "unproven")])]
+)
+def test_a_gap_after_a_long_pause_may_hide_what_was_cleaned(down_s, dropped):
+    restarted = Restarted(down_s)
+    restarted.answer(high_watermark=12)
+    assert restarted.dropped == dropped
+    if not dropped:
+        restarted.answer(newest(), high_watermark=12)
+        assert restarted.is_served
+        assert restarted.partition.tail == 12, "the gap is history"
+
+
+def test_a_long_pause_without_a_gap_hides_nothing():
+    restarted = Restarted(GAP_DOWN_S * 100)
+    restarted.answer()
+    restarted.answer(newest())
+    assert restarted.is_served
+
+
+def test_a_follower_serves_nothing_of_before():
+    restarted = Restarted(is_led=False)
+    restarted.answer()
+    assert restarted.dropped[0] == (0, "unproven")
+
+
+def test_a_moved_log_start_drops_what_is_below():
+    restarted = Restarted()
+    restarted.answer(start=4)
+    restarted.answer(newest(), start=4)
+    assert restarted.broker.cache.contiguous_end(restarted.partition.slot, 3) == 3
+    assert restarted.is_served
+
+
+def test_all_bytes_of_before_count_as_produced_and_as_zstd():
+    restarted = Restarted()
+    assert restarted.partition.produced_from == 0 and restarted.partition.zstd
+    restarted.broker.distrust(restarted.partition.topic, "unlike")
+    assert restarted.dropped == [(0, "unlike")]
+    assert restarted.partition.taken_over is None
+
+
+def test_transactions_of_before_are_unknown():
+    restarted = Restarted()
+    restarted.answer()
+    restarted.answer(newest())
+    assert restarted.partition.transactions.listed_end(3) == 3
+
+
+def test_nothing_is_stored_on_what_is_not_proven():
+    restarted = Restarted()
+    restarted.answer(build_run(RECORDS, 2, epoch=EPOCH), high_watermark=12)
+    assert restarted.broker.cache.tail(restarted.partition.slot)[1] == RECORDS
+
+
+def test_unclaimed_partitions_are_dropped():
+    restarted = Restarted()
+    assert restarted.topics == [TOPIC_ID, OTHER_ID]
+    partitions, cache = restarted.broker.partitions, restarted.broker.cache
+    assert (partitions.unclaimed, cache.statistics().partitions) == (1, 2)
+    assert partitions.drop_unclaimed(TOPIC_ID) == 0
+    assert partitions.drop_unclaimed(OTHER_ID) == 1
+    assert (partitions.unclaimed, cache.statistics().partitions) == (0, 1)
+
+
+def test_unclaimed_partitions_make_room():
+    broker = QuietBroker(max_partitions=2)
+    slots = {(OTHER_ID, index): broker.cache.open(OTHER_ID, index) for index in range(2)}
+    broker.partitions.take_over(slots, 1.0, 0.0)
+    assert broker.follow(0) and broker.follow(1)
+    assert broker.partitions.unclaimed == 0
+
+
+def test_a_pending_cache_follows_nothing():
+    broker = QuietBroker()
+    broker.cache.is_pending = True
+    topic = known(broker.topics.find(TOPIC_ID))
+    assert broker.partitions.follow(topic, 0) is None and broker.partitions.refused == 1
+    broker.cache.is_pending = False
+    assert broker.partitions.follow(topic, 0)
