@@ -292,7 +292,7 @@ def open_cache(config: Config, owner: int) -> BlockCache:
             log.info("removed an arena that an earlier process left", extra={"file": str(path)})
         observes = wanted.mode == "observe"
         return BlockCache(wanted.size_bytes if observes else SMALLEST_ARENA_BYTES, observe=observes)
-    return BlockCache(wanted.size_bytes, path, keeps_file=wanted.keep_file and path is not None)
+    return BlockCache(wanted.size_bytes, path, keeps_file=wanted.keep_arena and path is not None)
 
 
 async def prefault(cache: BlockCache) -> None:

@@ -84,7 +84,7 @@ class Takeover:
         if cache.is_pending:
             log.info("looking at what an earlier process left", extra={"file": str(cache.path)})
             self._walk = asyncio.create_task(self._inspect(), name="takeover")
-        elif cache.other_bytes and self._broker.config.cache.keep_file:
+        elif cache.other_bytes and self._broker.config.cache.keep_arena:
             self._tell_dropped("size", f"{cache.other_bytes} bytes")
 
     async def stop(self) -> None:
@@ -129,7 +129,7 @@ class Takeover:
             known = Identity(node.cluster_id, node.node_id, self._kernel)
         if self._left is not None:
             self._decide(self._left, known, now)
-        if not self._broker.config.cache.keep_file or self._broker.cache.is_pending:
+        if not self._broker.config.cache.keep_arena or self._broker.cache.is_pending:
             return
         if known is not None and (packed := known.pack()) != self._noted:
             self._noted = packed

@@ -45,7 +45,7 @@ RESTART: Final[dict[str, str]] = {
     "listeners[].upstreamTls.enabled": _BROKER,
     "cache.size": _ARENA,
     "cache.directory": _ARENA,
-    "cache.keepFile": _ARENA,
+    "cache.keepArena": _ARENA,
     "cache.confirmEvery": "polls and leases under way have the time of the start",
     "cache.transactionsPerPartition": "partitions that are followed have the bound of the start",
     "throttle.startGrace": "it counts from the start",

@@ -160,7 +160,7 @@ class Cache(Section):
         description="Directory of the arena's file; must be memory-backed. Empty: anonymous memory, "
         "which `forebay arena inspect` cannot read.",
     )
-    keep_file: bool = Field(
+    keep_arena: bool = Field(
         default=False,
         description="Keep the arena's file when Forebay ends, and take over what an earlier process left "
         "there. The file occupies `size` bytes of memory until the next start, or until it is deleted; "

@@ -32,7 +32,7 @@ KILLS = 4
 
 
 def build_settings(directory: Path) -> dict[str, object]:
-    kept = {"keepFile": True, "directory": str(directory), "verifyRatio": 1.0}
+    kept = {"keepArena": True, "directory": str(directory), "verifyRatio": 1.0}
     return {"cache": PATIENT_CACHE | kept}
 
 
@@ -184,7 +184,7 @@ def test_another_size_is_dropped(pair: Pair, tmp_path: Path, proxied: ProxiedBro
     settings = build_settings(tmp_path)
     settings["cache"] = {
         **PATIENT_CACHE,
-        "keepFile": True,
+        "keepArena": True,
         "directory": str(tmp_path),
         "size": "32MiB",
     }

@@ -16,11 +16,11 @@ LEFT_AT_S = 10.0
 
 
 class Started(QuietBroker):
-    """A process that keeps its arena at `path`; its broker is node 1 of `cluster`, once `learn` was called."""
+    """A process that keeps its arena at `path`. The broker behind it is known once `learn` was called."""
 
     def __init__(self, path):
         super().__init__(SIZE, path=path, keeps_file=True)
-        self.config = SimpleNamespace(cache=SimpleNamespace(keep_file=True, confirm_every_s=1.0))
+        self.config = SimpleNamespace(cache=SimpleNamespace(keep_arena=True, confirm_every_s=1.0))
         self.node = SimpleNamespace(node_id=-1, cluster_id="")
         self.own_connections = SimpleNamespace(reachable=False)
         self.routes = SimpleNamespace(clear=lambda: None)

@@ -36,7 +36,9 @@ class AskedBroker(QuietBroker):
         ReplicaFetcher.learn_node(stand_in(fetcher))
 
     def cluster(self, _answer, _version):
-        return SimpleNamespace(brokers=[SimpleNamespace(node_id=node) for node in NODES])
+        return SimpleNamespace(
+            cluster_id="one", brokers=[SimpleNamespace(node_id=node) for node in NODES]
+        )
 
     def describe(self, node_id, _version):
         self.described.append(node_id)
