@@ -1,4 +1,4 @@
-"""Produces that cannot simply be sent: they wait for a slot, are refused, are cut, or end a connection.
+"""Produces that cannot simply be sent or queued: they are refused, are cut, or end a connection.
 
 Owns these decisions at the arrival of a request and again when its turn has come, and the responses
 that Forebay writes itself. Must not know batches beyond their header. Invariants:

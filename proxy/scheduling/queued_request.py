@@ -57,8 +57,9 @@ class QueuedRequest(Ticket, Protocol):
 
     @property
     def whole(self) -> Callable[[], object] | None:
-        """Lets the broker answer the request after `dispatch` or `refuse` has failed; None: nothing
-        does."""
+        """Lets the broker answer the request after `dispatch` or `refuse` has failed; None: the
+        client is closed then.
+        """
 
 
 class Entry:

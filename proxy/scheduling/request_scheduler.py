@@ -3,7 +3,7 @@
 Owns the queues and their timer, the slots that requests hold, and which topics hang. Must not know
 the contents of a request. Invariants (design, "Isolation"):
 * `dispatch` runs exactly once, or `refuse` does, or the client is gone. If a slot is free,
-  `dispatch` runs within `submit`.
+  `dispatch` runs within `enter`.
 * a dispatched request returns its slot once: answered, or withdrawn when its connection is lost.
 * ordered requests (a Produce, and all that must not overtake one) leave in the order of their
   arrival on their connection. Admitted requests are dispatched one after the other, never nested.
