@@ -17,7 +17,7 @@ from protocol import fetch
 from protocol.fetch_build import build_request
 from proxy.replica_fetcher.topic_metadata import RETRY_EVERY_S
 from tests.e2e.raw_frames import FETCH_VERSION, Raw
-from tests.e2e.test_security import TIMEOUT_S, sign_in, tail
+from tests.e2e.test_security import TIMEOUT_S, sign_in, tail_until_hit
 from tests.kit.broker.kafka import USERS, KafkaCluster
 from tests.kit.broker.ports import lease_port
 from tests.kit.broker.settings import HOST, Listener
@@ -155,7 +155,7 @@ def test_topics_that_forebay_may_not_describe_are_served_and_hardly_asked_about(
     before = questions(signed.sidecar), questions(signed.sidecar, "client")
     began = time.monotonic()
     for topic in topics:
-        assert tail(signed.sidecar, signed.sidecar.bootstrap, topic, sign_in("PLAIN")) > 0
+        tail_until_hit(signed.sidecar, signed.sidecar.bootstrap, topic, sign_in("PLAIN"))
     own, client = (
         questions(signed.sidecar) - before[0],
         questions(signed.sidecar, "client") - before[1],
