@@ -368,10 +368,10 @@ class DelayedFetch:
             assert status.partition is not None
             if not broker.replica_fetcher.ask(status.partition, link, status.asked):
                 return False
-        return all(
-            partition.open_polls or broker.replica_fetcher.cover(partition, link)
-            for partition in self.held
-        )
+        for partition in self.held:
+            if not (partition.open_polls or broker.replica_fetcher.cover(partition, link)):
+                return False
+        return True
 
     def _register(self, partitions: list[Partition]) -> None:
         """Wait on exactly these partitions. A partition that was forgotten and is followed again is

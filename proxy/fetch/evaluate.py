@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from proxy.fetch.misses.read import Stage
 from proxy.partitions.readable import (
+    AT_END,
+    AT_END_BELOW,
     IN_TRANSIT,
     NEEDS_BROKER,
     READABLE,
     UNCONFIRMED,
+    UNREADABLE,
     PartitionStatus,
     ReadState,
     explain_unreadable,
@@ -107,11 +110,14 @@ def evaluate(
     statuses: list[PartitionStatus] = []
     new = tuple.__new__  # half the time of the constructor, which is a Python function
     for asked, partition, limit in zip(partitions, found, limits, strict=True):
-        if limit >= 0 and partition is not None:
-            partition.wanted_at = now
-            statuses.append(new(PartitionStatus, (asked, partition, READABLE, "", limit)))
-        else:
+        if limit == UNREADABLE or partition is None:
             statuses.append(_explain(link, asked, isolation_level, version, now))
+            continue
+        partition.wanted_at = now
+        status = asked, partition, READABLE, "", limit
+        if limit < 0:
+            status = asked, partition, AT_END, "", AT_END_BELOW - limit
+        statuses.append(new(PartitionStatus, status))
     return statuses
 
 

@@ -69,6 +69,8 @@ READABLE, AT_END, IN_TRANSIT, UNCONFIRMED = (
 """Module names for the hot path: reading one costs a third of reading an enum member."""
 NEEDS_BROKER = (ReadState.MISS, ReadState.PASS)
 """Only the broker can answer these."""
+UNREADABLE, AT_END_BELOW = -1, -2
+"""Numbers of `find_limits`: neither readable nor at the end; the one from which ends are subtracted."""
 UNREAD = ("pass", "version")
 """Result and reason of a Fetch that cannot be read, for all of its partitions."""
 LAGGING = ("cold", "evicted")
@@ -148,7 +150,8 @@ def find_limits(
     now: float,
 ) -> list[int]:
     """Return for each of `asked` the end offset (exclusive) up to which it may be read from memory
-    now; -1 if it may not be read at all (`explain_unreadable` says why).
+    now. Below 0 it may not be read: UNREADABLE (`explain_unreadable` says why), or it is at the end
+    of what the client may read, and `AT_END_BELOW` less the number is that end.
 
     This is the one judge of every Fetch. `partitions` has the partition of each, which the client
     has the right to read and Forebay follows, or None. `now` is in seconds. Nothing readable of the
@@ -160,7 +163,7 @@ def find_limits(
     places: list[int] = []  # slot and offset of what is to be looked up
     stored: list[tuple[int, int]] = []  # its number, and the least end of its stored run
     for one, partition in zip(asked, partitions, strict=True):
-        limits.append(-1)
+        limits.append(UNREADABLE)
         if partition is None:
             continue
         _, _, leader_epoch, offset, fetched_epoch, _, max_bytes = one
@@ -181,6 +184,8 @@ def find_limits(
             continue
         limit = partition.last_stable_offset() if read_committed else leader_state.high_watermark
         if offset >= limit:
+            if 0 <= limit and offset <= leader_state.high_watermark:
+                limits[-1] = AT_END_BELOW - limit
             continue
         least_end = offset + 1
         if partition.topic.may_be_compacted:  # a missing tombstone may delete a stored value
@@ -189,12 +194,12 @@ def find_limits(
         places += partition.slot, offset
         if read_committed:
             listed_end = partition.transactions.listed_end(offset)
-            limit = min(limit, listed_end) if listed_end > offset else -1
+            limit = min(limit, listed_end) if listed_end > offset else UNREADABLE
         limits[-1] = limit
     if places:
         for (number, least_end), end in zip(stored, cache.contiguous_ends(places), strict=True):
             if end < least_end:
-                limits[number] = -1
+                limits[number] = UNREADABLE
     return limits
 
 
@@ -210,6 +215,8 @@ def plan_partition(
     (limit,) = find_limits(cache, (asked,), (partition,), isolation_level, version, now)
     if limit >= 0:
         return PartitionStatus(asked, partition, READABLE, "", limit)
+    if limit != UNREADABLE:
+        return PartitionStatus(asked, partition, AT_END, "", AT_END_BELOW - limit)
     return explain_unreadable(cache, asked, partition, isolation_level, version, now)
 
 
@@ -221,7 +228,7 @@ def explain_unreadable(
     version: int,
     now: float,
 ) -> PartitionStatus:
-    """Return the status of a partition for which `find_limits` has -1, with the reason.
+    """Return the status of a partition for which `find_limits` has UNREADABLE, with the reason.
 
     The broker refuses a negative byte limit (LogSegment.read), except at the end of the log, where
     it does not check the limit.
@@ -267,8 +274,6 @@ def explain_unreadable(
         return PartitionStatus(asked, partition, ReadState.MISS, "epoch", -1)
     if now >= leader_state.lease.until or leader_state.frozen:
         return PartitionStatus(asked, partition, UNCONFIRMED, "epoch", -1)
-    if is_at_end:
-        return PartitionStatus(asked, partition, AT_END, "", limit)
     if offset > limit:
         return PartitionStatus(asked, partition, UNCONFIRMED, "unproven", limit)
     if not is_stored:

@@ -89,10 +89,12 @@ def wait_at_tails(partitions, has_session, counting):
 @pytest.mark.parametrize(
     ("partitions", "has_session", "most"),
     [
-        (1, False, (42, 44)),
-        (16, False, (132, 126)),
-        (1, True, (57, 46)),
-        (16, True, (162, 144)),
+        (1, False, (35, 44)),
+        (16, False, (35, 51)),
+        (32, False, (35, 51)),
+        (1, True, (50, 46)),
+        (16, True, (65, 69)),
+        (32, True, (81, 85)),
     ],
 )
 async def test_a_fetch_that_waits_and_is_woken(partitions, has_session, most):

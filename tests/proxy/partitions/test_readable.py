@@ -276,21 +276,30 @@ def test_stored_records_are_readable_unless_forbidden():
                 limit = partition.last_stable_offset()
             stored_end = 20 if 10 <= offset < 20 else 40 if hole and 30 <= offset < 40 else offset
             listed_end = 18 if knows else 0
-            is_readable = (
-                log_start <= offset < min(limit, stored_end)
-                and (not compacted or stored_end >= min(limit, partition.tail))
-                and (isolation == UNCOMMITTED or offset < listed_end)
-                and {epoch, fetched} <= {-1, EPOCH}
+            is_served = (
+                {epoch, fetched} <= {-1, EPOCH}
                 and (leads or version >= 11)
                 and (change is None or (change == "zstd" and version >= 10))
             )
+            is_readable = (
+                is_served
+                and log_start <= offset < min(limit, stored_end)
+                and (not compacted or stored_end >= min(limit, partition.tail))
+                and (isolation == UNCOMMITTED or offset < listed_end)
+            )
+            is_at_end = is_served and max(log_start, limit) <= offset <= high_watermark
+            expected = -2 - limit if is_at_end else -1
             if isolation == COMMITTED:
                 limit = min(limit, listed_end)
+            if is_readable:
+                expected = limit
             args = broker.cache, asked, partition, isolation, version, now
             status = plan_partition(*args)
             among = find_limits(broker.cache, [asked] * 3, [None, partition, partition], *args[3:])
-            assert among == [-1, *[limit if is_readable else -1] * 2], (status, change)
+            assert among == [-1, expected, expected], (status, change)
             assert (status.state is ReadState.READABLE) is is_readable
+            assert (status.state is ReadState.AT_END) is is_at_end
+            assert not is_at_end or (status.reason, status.limit_offset) == ("", -2 - expected)
             assert not is_readable or (status.reason, status.limit_offset) == ("", limit)
             seen.add((status.state, is_readable, isolation))
     assert (ReadState.READABLE, True, False) in seen and (ReadState.READABLE, True, True) in seen
