@@ -72,4 +72,4 @@ lock: ## pin what pyproject.toml asks for, by hash, in *.lock; UPGRADE=--upgrade
 	$(PYTHON) -m venv .build/lock && .build/lock/bin/pip install -q uv && .ci/lock .build/lock/bin/uv $(UPGRADE)
 
 clean: ## remove what was built in this clone
-	rm -rf .venv .build blockcache/_pyfastcache* protocol/_ordinary* proxy/produce/_pipeline* .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .build blockcache/_pyfastcache* protocol/_ordinary* proxy/produce/_pipeline* proxy/partitions/_rows* .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -38,12 +38,13 @@ class BuildFailed(Exception):
 
 class Extension(NamedTuple):
     """`package`: its folder; `name`: of the header, and of the module with an underscore before it; `uses`: C of other
-    packages that goes into it, too.
+    packages that goes into it, too; `headers`: folders of other packages whose headers it includes.
     """
 
     package: str
     name: str
     uses: tuple[str, ...] = ()
+    headers: tuple[str, ...] = ()
 
     @property
     def native(self) -> Path:
@@ -63,7 +64,8 @@ class Extension(NamedTuple):
     @property
     def folders(self) -> list[Path]:
         """Where its headers lie."""
-        return list(dict.fromkeys([self.native, *(source.parent for source in self.sources)]))
+        of_others = [ROOT / folder for folder in self.headers]
+        return list(dict.fromkeys([self.native, *(one.parent for one in self.sources), *of_others]))
 
     def read_declarations(self) -> str:
         """The part of the header that cffi and Python see."""
@@ -81,6 +83,7 @@ class Extension(NamedTuple):
 EXTENSIONS = (
     Extension("blockcache", "pyfastcache"),
     Extension("protocol", "ordinary"),
+    Extension("proxy/partitions", "rows", headers=("protocol/native",)),
     Extension(
         "proxy/produce",
         "pipeline",

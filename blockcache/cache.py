@@ -8,7 +8,6 @@ past is recognised and refused.
 
 from __future__ import annotations
 
-from array import array
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
@@ -33,7 +32,6 @@ PLACED_FIELDS = tuple(name for name, _ in ffi.typeof("fc_placed").fields)
 PLACED_WORDS: Final = len(PLACED_FIELDS)
 assert ffi.sizeof("fc_placed") == 8 * PLACED_WORDS
 RUN_END: Final = PLACED_FIELDS.index("run_end")
-PLACED_ROOM = 64
 ENDS_ROOM = 64
 NOT_STORED, RECLAIM = lib.FC_NOT_STORED, lib.FC_RECLAIM
 IDENTITY_BYTES: Final[int] = lib.FC_IDENTITY_BYTES
@@ -165,7 +163,6 @@ class BlockCache:
         self._entry = ffi.new("fc_entry *")
         self._edges = ffi.new("fc_edges *")
         self._edges_words = memoryview(ffi.buffer(self._edges)).cast("q")
-        self._make_room(PLACED_ROOM)
         self._ends = ffi.new("int64_t[]", ENDS_ROOM)
         self._ends_words = memoryview(ffi.buffer(self._ends)).cast("q")
         self._offering = False
@@ -294,34 +291,23 @@ class BlockCache:
         _, _, first_offset, next_offset, conflict_offset, stored, skipped = words.tolist()
         return Inserted(stored, first_offset, next_offset, conflict_offset, skipped)
 
-    def append(self, buf: Buffer, placed: Sequence[int]) -> list[int]:
-        """Stores v2 batches of `buf` as a broker does. `placed` has PLACED_WORDS integers for each: slot, start and
-        end in `buf`, the base offset and leader epoch that it is stored with, and 0; `buf` stays as it is, or is memory
-        of `reserve`, where the batch lies then and stays. Returns where the run of each ends now. Negative where
-        nothing was stored: something of it is there, it may not enter, it is no such batch, or `eliminate` is due.
+    def append(self, buf: Buffer, placed: memoryview, count: int) -> None:
+        """Stores `count` v2 batches of `buf` as a broker does.
+
+        `placed` has PLACED_WORDS integers for each: slot, start and end in `buf`, the base offset and leader epoch that
+        it is stored with, and RUN_END, which becomes where its run ends now. Negative where nothing was stored:
+        something of it is there, it may not enter, it is no such batch, or `eliminate` is due. `buf` stays as it is, or
+        is memory of `reserve`, where the batch lies then and stays.
         """
         if self._offering:
             self._not_while_offering()
+        if len(placed) < count * PLACED_WORDS:
+            raise CacheError(f"{count} batches in {len(placed)} words")
         source = buf if type(buf) is bytes else ffi.from_buffer(buf)
-        count = len(placed) // PLACED_WORDS
-        if count > self._placed_room:
-            self._make_room(count)
-        words = self._placed_words
-        words[: len(placed)] = array("q", placed)
+        places = ffi.from_buffer("fc_placed[]", placed)
         used_max, done = self.high_water_bytes, 0
-        while (
-            done := fc_append(self._a, source, len(buf), self._placed, done, count, used_max)
-        ) < count:
+        while (done := fc_append(self._a, source, len(buf), places, done, count, used_max)) < count:
             self._offer()
-        if count == 1:
-            return [words[RUN_END]]
-        return words[RUN_END : count * PLACED_WORDS : PLACED_WORDS].tolist()
-
-    def _make_room(self, count: int) -> None:
-        """For so many batches in one call of `append`."""
-        self._placed = ffi.new("fc_placed[]", count)
-        self._placed_words = memoryview(ffi.buffer(self._placed)).cast("q")
-        self._placed_room = count
 
     def reserve(self, size_bytes: int) -> memoryview | None:
         """Memory for a request of `size_bytes` with one batch that `append` is to store: lent until the last view of it

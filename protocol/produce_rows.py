@@ -8,9 +8,10 @@ done with them. Invariants:
   (AbstractRequest.parseRequest).
 """
 
+from collections.abc import Iterator, Sequence
 from functools import partial
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from protocol._ordinary import ffi, lib
 from protocol.primitives import Frame
@@ -62,6 +63,37 @@ class Row(NamedTuple):
     record_count: int
 
 
+ROW_WORDS: Final = len(Row._fields)
+
+
+class ProduceRows:
+    """The partitions of a Produce request, `count` of them, in C memory (`native`: po_row). A `Row` is
+    made when it is asked for. `words`: the same memory, ROW_WORDS words of each.
+    """
+
+    __slots__ = ("count", "native", "words")
+
+    def __init__(self, native: Any, count: int) -> None:
+        self.native = native
+        self.count = count
+        self.words = memoryview(ffi.buffer(native, count * ROW.size)).cast("q")
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[Row]:
+        return map(make_row, ROW.iter_unpack(self.words))
+
+    def select(self, keep: Sequence[bool]) -> "ProduceRows":
+        """Return the rows for which `keep` is True, in memory of their own."""
+        return keep_rows([row for row, is_kept in zip(self, keep, strict=True) if is_kept])
+
+
+def keep_rows(rows: Sequence[Row]) -> ProduceRows:
+    """Return these rows in memory of their own."""
+    return ProduceRows(ffi.new("po_row[]", list(map(tuple, rows))), len(rows))
+
+
 class ProducedRow(NamedTuple):
     """A partition of a Produce response. Look at `error_code` first: some errors carry a base
     offset. -1 is unknown. The topic is written as in a request of the same version.
@@ -90,11 +122,11 @@ PRODUCED: Final = _build_layout("po_produced", ProducedRow._fields)
 make_head = partial(tuple.__new__, ProduceHead)
 make_row = partial(tuple.__new__, Row)
 make_produced = partial(tuple.__new__, ProducedRow)
+NO_ROWS: Final = ProduceRows(ffi.new("po_row[]", 0), 0)
 
 _head, _rows = ffi.new("po_produce *"), ffi.new("po_row[]", ROOM)
 _produced = ffi.new("po_produced[]", ROOM)
 _head_bytes, _row_bytes = memoryview(ffi.buffer(_head)), memoryview(ffi.buffer(_rows))
-_produced_bytes = memoryview(ffi.buffer(_produced))
 _scan_produce, _scan_single, _scan_produced = (
     lib.po_scan_produce,
     lib.po_scan_single,
@@ -103,7 +135,9 @@ _scan_produce, _scan_single, _scan_produced = (
 _from_buffer = ffi.from_buffer
 
 
-def scan_request(frame: Frame, size_bytes: int, most: int) -> tuple[ProduceHead, list[Row]] | None:
+def scan_request(
+    frame: Frame, size_bytes: int, most: int
+) -> tuple[ProduceHead, ProduceRows] | None:
     """Return head and rows of a Produce of version 3 to 13. None if `frame` is malformed, is
     another request, or names more than `most` (`protocol.weight`).
     """
@@ -111,13 +145,12 @@ def scan_request(frame: Frame, size_bytes: int, most: int) -> tuple[ProduceHead,
     found = _scan_produce(source, size_bytes, most, _head, _rows, ROOM)
     if found < 0:
         return None
-    words = _row_bytes
+    rows = ffi.new("po_row[]", found)
     if found > ROOM:
-        more = ffi.new("po_row[]", found)
-        _scan_produce(source, size_bytes, most, _head, more, found)
-        words = memoryview(ffi.buffer(more))
-    rows = list(map(make_row, ROW.iter_unpack(words[: found * ROW.size])))
-    return make_head(HEAD.unpack(_head_bytes)), rows
+        _scan_produce(source, size_bytes, most, _head, rows, found)
+    else:
+        ffi.memmove(rows, _rows, found * ROW.size)
+    return make_head(HEAD.unpack(_head_bytes)), ProduceRows(rows, found)
 
 
 def scan_single(begun: bytes, frame_bytes: int) -> tuple[ProduceHead, Row] | None:
@@ -132,13 +165,23 @@ def scan_single(begun: bytes, frame_bytes: int) -> tuple[ProduceHead, Row] | Non
 
 def scan_response(frame: Frame, version: int) -> list[ProducedRow] | None:
     """Return the rows of a Produce response in `version`, 3 to 13; None if it is malformed."""
+    scanned = scan_produced(frame, version)
+    if scanned is None:
+        return None
+    words, found = scanned
+    return list(map(make_produced, PRODUCED.iter_unpack(ffi.buffer(words, found * PRODUCED.size))))
+
+
+def scan_produced(frame: Frame, version: int) -> tuple[Any, int] | None:
+    """Return the rows of a Produce response as `po_produced *`, which hold until the next call, and
+    their number; None if it is malformed.
+    """
     source, size_bytes = frame if type(frame) is bytes else _from_buffer(frame), len(frame)
     found = _scan_produced(source, size_bytes, version, _produced, ROOM)
     if found < 0:
         return None
-    words = _produced_bytes
-    if found > ROOM:
-        more = ffi.new("po_produced[]", found)
-        _scan_produced(source, size_bytes, version, more, found)
-        words = memoryview(ffi.buffer(more))
-    return list(map(make_produced, PRODUCED.iter_unpack(words[: found * PRODUCED.size])))
+    if found <= ROOM:
+        return _produced, found
+    more = ffi.new("po_produced[]", found)
+    _scan_produced(source, size_bytes, version, more, found)
+    return more, found

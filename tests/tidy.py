@@ -141,7 +141,7 @@ def find_own_names(function: ast.AST) -> set[str]:
     return own
 
 
-OWN_ATTRIBUTES = {"self._native", "self.native"}
+OWN_ATTRIBUTES = {"self._native", "self.native", "self.row"}
 """Memory that an object made for C: its fields are the object's own."""
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from time import time_ns
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
     from blockcache.cache import BlockCache
@@ -38,26 +38,21 @@ class StoredTopic(Protocol):
 
 
 class StoredPartition(Protocol):
-    """A partition whose batches are stored. Compared by identity."""
+    """A partition whose batches are stored. Compared by identity. `row`: the fields `run_source`,
+    `run_first`, `run_following` (exclusive) and `run_bytes` of its open run, which storing extends, too
+    (partitions/native/rows.c).
+    """
 
     @property
     def topic(self) -> StoredTopic: ...
     @property
     def index(self) -> int: ...
+    @property
+    def row(self) -> Any: ...
 
 
-class Run:
-    """Run of one partition, from offset `first` to `following` (exclusive)."""
-
-    __slots__ = ("first", "following", "size_bytes", "source")
-
-    def __init__(self, first: int, following: int, size_bytes: int, source: str) -> None:
-        self.first, self.following, self.size_bytes, self.source = (
-            first,
-            following,
-            size_bytes,
-            source,
-        )
+SOURCES: Final = ("", "produce", "watch")
+"""Sources of a run by their numbers in `run_source`; "": there is no run."""
 
 
 class StoredRuns:
@@ -71,7 +66,7 @@ class StoredRuns:
         """`queue_lines`: capacity of the log's queue, in lines."""
         self._access_log, self._cache = access_log, cache
         self.limit = queue_lines // QUEUE_SHARE
-        self._runs: dict[StoredPartition, Run] = {}
+        self._runs: dict[StoredPartition, None] = {}
         self._due: deque[StoredPartition] = deque()  # their runs end in this round of ticks
         self._share = 0
 
@@ -84,16 +79,18 @@ class StoredRuns:
         """Note that batches of offsets [first, following) were admitted. They extend the
         partition's run if they continue it from the same source, else they begin a new one.
         """
-        run = self._runs.get(partition)
-        if run is not None:
-            if run.following == first and run.source == source:
-                run.following = following
-                run.size_bytes += size_bytes
+        row = partition.row
+        if partition in self._runs:
+            if row.run_following == first and SOURCES[row.run_source] == source:
+                row.run_following = following
+                row.run_bytes += size_bytes
                 return
             self._end(partition)
         elif len(self._runs) >= self.limit:
             self._end(next(iter(self._runs)))
-        self._runs[partition] = Run(first, following, size_bytes, source)
+        self._runs[partition] = None
+        row.run_source, row.run_first = SOURCES.index(source), first
+        row.run_following, row.run_bytes = following, size_bytes
 
     def tick(self, _now: float) -> None:
         """End a share of the runs. Called periodically."""
@@ -109,9 +106,11 @@ class StoredRuns:
             self._end(partition)
 
     def _end(self, partition: StoredPartition) -> None:
-        run, topic = self._runs.pop(partition, None), partition.topic
-        if run is None:
+        if partition not in self._runs:
             return
+        del self._runs[partition]
+        topic, row = partition.topic, partition.row
+        source, row.run_source = SOURCES[row.run_source], 0
         self._access_log.put(
             (
                 time_ns() // 1_000_000,
@@ -119,10 +118,10 @@ class StoredRuns:
                 topic.name or None,
                 topic.id,
                 partition.index,
-                run.first,
-                run.following,
-                run.size_bytes,
-                run.source,
+                row.run_first,
+                row.run_following,
+                row.run_bytes,
+                source,
                 self._cache.peek_admitted_bytes(),
             )
         )

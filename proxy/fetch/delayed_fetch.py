@@ -368,8 +368,10 @@ class DelayedFetch:
             assert status.partition is not None
             if not broker.replica_fetcher.ask(status.partition, link, status.asked):
                 return False
-        for partition in self.held:
-            if not (partition.open_polls or broker.replica_fetcher.cover(partition, link)):
+        for partition in self.held:  # no generator: it would be entered for each
+            if partition.open_polls:
+                continue
+            if not broker.replica_fetcher.cover(partition, link):
                 return False
         return True
 

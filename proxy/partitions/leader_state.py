@@ -19,6 +19,9 @@ not know the cache, connections or tasks. Invariants:
 from __future__ import annotations
 
 from enum import Enum
+from typing import Any
+
+from proxy.partitions.partition_row import open_row, word
 
 NO_EPOCH = -1
 NO_OFFSET = -1
@@ -53,31 +56,24 @@ class Lease:
 
 class LeaderState:
     """State of one partition as the broker last described it. Offsets and epochs are -1 while
-    unknown; times are seconds of a monotonic clock.
+    unknown; times are seconds of a monotonic clock. All but the lease lies in `row`.
     """
 
-    __slots__ = (
-        "epoch",
-        "frozen",
-        "high_watermark",
-        "last_stable_offset",
-        "lease",
-        "led_epoch",
-        "log_start_offset",
-        "proven_at",
-        "suggested_epoch",
-    )
+    __slots__ = ("lease", "row")
 
-    def __init__(self) -> None:
-        self.epoch = NO_EPOCH
-        self.suggested_epoch = NO_EPOCH
-        self.high_watermark = NO_OFFSET
-        self.last_stable_offset = NO_OFFSET
-        self.log_start_offset = NO_OFFSET
+    epoch = word("epoch", int)
+    suggested_epoch = word("suggested_epoch", int)
+    high_watermark = word("high_watermark", int)
+    last_stable_offset = word("last_stable_offset", int)
+    log_start_offset = word("log_start_offset", int)
+    proven_at = word("proven_at", float)
+    led_epoch = word("led_epoch", int)
+    frozen = word("frozen", bool)
+
+    def __init__(self, row: Any = None) -> None:
+        """`row`: that of its partition; None: one of its own."""
+        self.row = open_row() if row is None else row
         self.lease = Lease(float("-inf"))
-        self.proven_at = float("-inf")
-        self.led_epoch = NO_EPOCH
-        self.frozen = False
 
     @property
     def known(self) -> bool:
@@ -123,21 +119,21 @@ class LeaderState:
         transaction is open. By then a transaction may be open (Partition.readRecords,
         UnifiedLog.lastStableOffset).
         """
-        if carried_epoch < 0 or carried_epoch < self.epoch:
+        row = self.row
+        known_epoch = row.epoch
+        if carried_epoch < 0 or carried_epoch < known_epoch:
             return Learned.NOTHING
-        if carried_epoch > self.epoch:
-            learned = Learned.NEW_EPOCH if self.known else Learned.FIRST
+        learned = Learned.CONFIRMED
+        if carried_epoch > known_epoch:
+            learned = Learned.FIRST if known_epoch == NO_EPOCH else Learned.NEW_EPOCH
             self._adopt(carried_epoch)
-        else:
-            learned = Learned.CONFIRMED
         # within an epoch the offsets only grow: a smaller value is from a response that was overtaken
-        self.high_watermark = max(self.high_watermark, high_watermark)
-        self.last_stable_offset = max(
-            self.last_stable_offset, min(last_stable_offset, high_watermark)
-        )
-        self.log_start_offset = max(self.log_start_offset, log_start_offset)
+        stable_offset = min(last_stable_offset, high_watermark)
+        row.high_watermark = max(row.high_watermark, high_watermark)
+        row.last_stable_offset = max(row.last_stable_offset, stable_offset)
+        row.log_start_offset = max(row.log_start_offset, log_start_offset)
         self.renew(lease_until)
-        self.proven_at = max(self.proven_at, lease_until)
+        row.proven_at = max(row.proven_at, lease_until)
         return learned
 
     def renew(self, lease_until: float) -> None:
@@ -152,16 +148,16 @@ class LeaderState:
 
     def await_check(self, is_needed: bool) -> None:
         """Freeze the stored batches until their end has been checked, or end that."""
-        self.frozen = is_needed
+        self.row.frozen = is_needed
 
     def detach(self) -> None:
         """Keep the lease for as long as it lasts, as a new object that no session's poll renews."""
         self.lease = Lease(self.lease.until)
 
     def _adopt(self, epoch: int) -> None:
-        self.epoch = epoch
+        self.row.epoch = epoch
         self.forget_offsets()
-        self.frozen = True
+        self.row.frozen = True
 
     @property
     def asked_epoch(self) -> int:
@@ -176,10 +172,10 @@ class LeaderState:
         known to lead it.
         """
         if is_led:
-            self.led_epoch = max(self.led_epoch, epoch)
+            self.row.led_epoch = max(self.row.led_epoch, epoch)
         is_news = epoch > self.asked_epoch
         if is_news:
-            self.suggested_epoch = epoch
+            self.row.suggested_epoch = epoch
         return is_news
 
     def drop_suggestion(self, epoch: int) -> None:
@@ -187,13 +183,14 @@ class LeaderState:
         FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH.
         """
         if self.suggested_epoch == epoch:
-            self.suggested_epoch = NO_EPOCH
+            self.row.suggested_epoch = NO_EPOCH
 
     def forget_offsets(self) -> None:
         """Set the offsets to -1 and end the lease: the log was truncated or replaced. The cache
         answers nothing until the broker shows its offsets again.
         """
-        self.high_watermark = self.last_stable_offset = self.log_start_offset = NO_OFFSET
+        row = self.row
+        row.high_watermark = row.last_stable_offset = row.log_start_offset = NO_OFFSET
         self.revoke()
 
     def revoke(self) -> None:

@@ -184,7 +184,7 @@ def find_limits(
             continue
         limit = partition.last_stable_offset() if read_committed else leader_state.high_watermark
         if offset >= limit:
-            if 0 <= limit and offset <= leader_state.high_watermark:
+            if limit >= 0 and offset <= leader_state.high_watermark:
                 limits[-1] = AT_END_BELOW - limit
             continue
         least_end = offset + 1

@@ -13,9 +13,13 @@ decide, not the configuration. Must not know the cache. Invariants:
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import NamedTuple
 
+from proxy.partitions._rows import ffi
+
 SAMPLE_LIMIT_BYTES = 1 << 20
+UNKNOWN = -1
 CODEC_MASK = 0x07
 HEAD_OUTSIDE_CRC = 17
 """Length in bytes of base offset, batch length, leader epoch and magic: the fields outside the CRC,
@@ -38,24 +42,39 @@ class Recompression:
     timestamp type.
 
     From then on, a produced batch of a codec in `equal_codecs` is, once stamped, equal to the
-    stored one. Of any other codec a sample is wanted.
+    stored one. Of any other codec a sample is wanted. `native`: what C reads of it (`pt_fidelity *`).
     """
 
-    __slots__ = ("_samples", "equal_codecs", "generation", "log_append_time")
+    __slots__ = ("_samples", "native")
+
+    generation: int = property(attrgetter("native.generation"))  # type: ignore[assignment]
 
     def __init__(self) -> None:
-        self.generation = 0
-        self.log_append_time: bool | None = None
-        self.equal_codecs: set[int] = set()
+        self.native = ffi.new("pt_fidelity *", {"log_append_time": UNKNOWN})
         self._samples: dict[int, CodecSample] = {}
+
+    @property
+    def log_append_time(self) -> bool | None:
+        """Whether the topic's batches carry the log append time; None while that is unknown."""
+        known = self.native.log_append_time
+        return None if known == UNKNOWN else known > 0
+
+    @property
+    def equal_codecs(self) -> set[int]:
+        """The codecs of which a batch was seen both as sent and as stored, and was equal."""
+        return {codec for codec in range(CODEC_MASK + 1) if self.native.equal_codecs >> codec & 1}
+
+    def trust(self, codec: int) -> None:
+        """Note that the broker stores batches of this codec as they are sent."""
+        self.native.equal_codecs |= 1 << codec
 
     def begin_generation(self) -> None:
         """Forget everything seen so far: the broker does not store batches as believed, or no
         longer does.
         """
-        self.generation += 1
-        self.log_append_time = None
-        self.equal_codecs.clear()
+        self.native.generation += 1
+        self.native.log_append_time = UNKNOWN
+        self.native.equal_codecs = 0
         self._samples.clear()
 
     def keep_sample(self, partition: int, base_offset: int, codec: int, body: bytes) -> None:
@@ -67,11 +86,11 @@ class Recompression:
 
     def learn(self, log_append_time: bool) -> None:
         """Note whether the topic's batches carry the log append time, as a fetched batch shows."""
-        self.log_append_time = log_append_time
+        self.native.log_append_time = log_append_time
 
     def is_as_known(self, log_append_time: bool) -> bool:
         """True if a young batch of this timestamp type, fetched or acknowledged, is no surprise."""
-        return self.log_append_time is None or self.log_append_time == log_append_time
+        return self.native.log_append_time in (UNKNOWN, log_append_time)
 
     def compare_fetched(self, partition: int, base_offset: int, body: memoryview) -> bool | None:
         """Compare a fetched batch (from its CRC field on) with the sample of the same offset, and
@@ -85,6 +104,6 @@ class Recompression:
                 del self._samples[codec]
                 if sample.body != body:
                     return False
-                self.equal_codecs.add(codec)
+                self.trust(codec)
                 return True
         return None

@@ -16,13 +16,29 @@ next batch is expected). Must not know connections. Invariants (design, "Produce
 
 from __future__ import annotations
 
+from operator import attrgetter
 from struct import Struct
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any
 
 from protocol import batch
-from protocol.produce_rows import ProducedRow
+from proxy.partitions.forwarded import (
+    LEFT_EPOCH,
+    LEFT_RUN,
+    LEFT_TAIL,
+    LEFT_TRANSACTIONS,
+    NOT_STORED,
+    SAMPLED,
+    acknowledge,
+    judge,
+    list_left,
+    list_others,
+    list_stamped,
+    note_stored,
+    place,
+    work,
+)
 from proxy.partitions.leader_state import REFRESH_EPOCH_S
-from proxy.partitions.producer_state import NO_PRODUCER_ID, DuplicateCheck
+from proxy.partitions.producer_state import DuplicateCheck
 from proxy.partitions.recompression import CODEC_MASK, HEAD_OUTSIDE_CRC
 
 if TYPE_CHECKING:
@@ -33,7 +49,8 @@ if TYPE_CHECKING:
     from protocol.batch import Batch
     from protocol.fetch import FetchPartition
     from protocol.primitives import Frame
-    from protocol.produce_rows import Row
+    from protocol.produce_rows import ProducedRow
+    from proxy.partitions.forwarded import Forwarded, ForwardedBatches, Left
     from proxy.partitions.services import PartitionServices
     from proxy.partitions.table import Partition
 
@@ -43,128 +60,58 @@ NOT_PLAIN = batch.TRANSACTIONAL | batch.CONTROL
 CRC = Struct(">I")
 BASE_OFFSET, LAST_DELTA, LAST_DELTA_AT = Struct(">q"), Struct(">i"), 23
 """Last offset delta of a batch, behind CRC and attributes: DefaultRecordBatch, LastOffsetDelta."""
-_new = tuple.__new__
-"""Makes a NamedTuple in half the time of its own constructor, which is a Python function."""
-NOT_STORED, SAMPLED, STAMPED, AS_SENT = range(4)
-"""Verdicts of `judge_all`. SAMPLED: kept to be compared with the bytes that the broker returns.
-STAMPED: stored, after a copy was changed or transactions were told. AS_SENT: stored, and the broker
-changes only the fields that it assigns.
-"""
-
-
-class Forwarded(NamedTuple):
-    """A produced batch in flight, with the state of its partition when it was forwarded.
-
-    `named`: the topic as the request's bytes name it. `row`: where the batch lies, and its header;
-    its magic is not -1. `epoch` -1: no epoch was proven. `generation`: that of the topic's
-    recompression check.
-    """
-
-    partition: Partition
-    named: bytes
-    row: Row
-    duplicate_check: DuplicateCheck
-    epoch: int
-    high_watermark: int
-    generation: int
-
-
-class Named(Protocol):
-    """A partition as a request names it. `named`: the topic as the request's bytes name it.
-    `partition` None: nothing of it is stored.
-    """
-
-    @property
-    def named(self) -> bytes:
-        """The topic's bytes in the request."""
-
-    @property
-    def partition(self) -> Partition | None:
-        """The partition to be stored."""
-
-
-def note_forwarded(rows: Sequence[Row], targets: Sequence[Named]) -> list[Forwarded]:
-    """Note that the batches of these rows are about to be forwarded; return them with the present
-    states of their partitions. Rows that have no partition to be stored, or are not exactly one
-    batch, are left out.
-    """
-    forwarded = []
-    for row, target in zip(rows, targets, strict=True):
-        partition = target.partition
-        if partition is None or row.magic < 0:
-            continue
-        leader_state, duplicate_check = partition.leader_state, NOT_DUPLICATE
-        epoch, high_watermark = leader_state.epoch, leader_state.high_watermark
-        if row.producer_id != NO_PRODUCER_ID:
-            duplicate_check = partition.producers.note(
-                epoch, row.producer_id, row.producer_epoch, row.base_sequence, row.record_count
-            )
-        generation = partition.topic.fidelity.generation
-        fields = partition, target.named, row, duplicate_check, epoch, high_watermark, generation
-        forwarded.append(_new(Forwarded, fields))
-    return forwarded
+PARKED = attrgetter("parked")
 
 
 def admit_response(
     broker: PartitionServices,
     frame: Frame,
-    forwarded: Sequence[Forwarded],
+    forwarded: ForwardedBatches,
     answer: Frame,
-    produced: Sequence[ProducedRow],
+    produced: tuple[Any, int],
     now: float,
 ) -> None:
     """Store the batches of the request `frame` that its response acknowledges, of those that were
-    `forwarded`. `produced` are the rows of the response `answer`; it arrived at `now` (seconds).
+    `forwarded`. `produced`: the rows of the response `answer`, as `produce_rows.scan_produced` returns
+    them; it arrived at `now` (seconds).
 
     Batches that may be stored as they were sent are stored by one call. Before any of them
     is judged, those with a log append time are: they may show that the broker changes what it stores.
     """
-    plain = []
-    for pair in acknowledge(forwarded, answer, produced):
-        one, said = pair
-        if said.log_append_time_ms >= 0:
-            admit_singly(broker, one, said, frame, now)
-        else:
-            plain.append(pair)
-    as_sent, others = [], []
-    placed: list[int] = []
-    for pair, verdict in zip(plain, judge_all(plain), strict=True):
-        if verdict == AS_SENT:
-            one, said = pair
-            row = one.row
-            as_sent.append(pair)
-            placed += one.partition.slot, row.start, row.end, said.base_offset, one.epoch, 0
-        else:
-            others.append(pair)
-    stored_batches, runs = 0, broker.stored_runs
-    ends = broker.cache.append(frame, placed) if placed else ()
-    for pair, run_end in zip(as_sent, ends, strict=True):
-        if run_end < 0:
-            others.append(pair)
-            continue
-        one, said = pair
-        partition, base_offset, row = one.partition, said.base_offset, one.row
-        following = base_offset + row.last_delta + 1
-        stored_batches += 1
-        if runs is not None:
-            runs.add(partition, base_offset, following, row.end - row.start, "produce")
-        if not 0 <= partition.produced_from <= base_offset:
-            partition.produced_from = base_offset
-        tail = partition.tail
-        if base_offset <= tail:  # else acknowledgements of several connections have crossed
-            if run_end < tail:
-                run_end = broker.cache.contiguous_end(partition.slot, tail)
-            if run_end > tail:
-                partition.tail = run_end
+    said = acknowledge(forwarded, frame, answer, *produced)
+    if said.stamped:
+        for one, row in list_stamped(forwarded):
+            admit_singly(broker, one, row, frame, now)
+        place(forwarded)
+    left: Sequence[Left] = ()
+    if said.placed:
+        broker.cache.append(frame, work.places, said.placed)
+        note_stored(forwarded.native, said, broker.stored_runs is not None, now - REFRESH_EPOCH_S)
+        broker.counters.produce.batches["store"] += said.stored
+        broker.counters.stored.batches["produce"] += said.stored
+        if said.any_left or any(map(PARKED, filter(None, forwarded.partitions))):
+            left = list_left(forwarded)
+    others: Sequence[tuple[Forwarded, ProducedRow]] = ()
+    if said.stamped + said.stored < said.acknowledged:
+        others = list_others(forwarded)
+    for stored in left:
+        _finish_stored(broker, stored, now)
+    for one, row in others:
+        admit_singly(broker, one, row, frame, now)
+
+
+def _finish_stored(broker: PartitionServices, stored: Left, now: float) -> None:
+    """Do what is left to be done for a batch that was stored as it was sent."""
+    partition, base_offset, following, size_bytes, left = stored
+    if left & LEFT_RUN and broker.stored_runs is not None:
+        broker.stored_runs.add(partition, base_offset, following, size_bytes, "produce")
+    if left & LEFT_TAIL:
+        partition.extend(broker.cache.contiguous_end(partition.slot, partition.tail))
+    if left & LEFT_TRANSACTIONS:
         partition.transactions.passed(base_offset, following)
-        if partition.parked or now - partition.leader_state.proven_at > REFRESH_EPOCH_S:
-            # otherwise nothing waits for it, and the epoch was proven recently
-            announce(broker, partition, base_offset, True, now)
-    if stored_batches:
-        broker.counters.produce.batches["store"] += stored_batches
-        broker.counters.stored.batches["produce"] += stored_batches
-    for one, said in others:
-        admit_singly(broker, one, said, frame, now)
+    if partition.parked or left & LEFT_EPOCH:
+        # otherwise nothing waits for it, and the epoch was proven recently
+        announce(broker, partition, base_offset, True, now)
 
 
 def admit_singly(
@@ -172,53 +119,15 @@ def admit_singly(
 ) -> None:
     """Store an acknowledged batch if it may be stored, whatever has to be done for that, and tell
     the replica fetcher of it.
-    """
-    stored = admit_produced(broker, one, said, frame)
-    announce(broker, one.partition, said.base_offset, stored, now)
 
-
-def acknowledge(
-    forwarded: Sequence[Forwarded], answer: Frame, produced: Sequence[ProducedRow]
-) -> list[tuple[Forwarded, ProducedRow]]:
-    """Return the batches that a response acknowledges, with its rows. Note of each that the broker
-    has its records, which shows that it leads.
-
-    If another epoch is proven by now than when they were forwarded, the records may have been
+    If another epoch is proven by now than when the batch was forwarded, the records may have been
     truncated, and the lease is revoked so that the broker is asked. Acknowledgements of several
     connections may cross.
     """
-    expected: dict[bytes, dict[int, Forwarded]] = {}
-    for one in forwarded:
-        if one.named in expected:
-            expected[one.named][one.row.partition] = one
-        else:
-            expected[one.named] = {one.row.partition: one}
-    acknowledged: list[tuple[Forwarded, ProducedRow]] = []
-    topic_start = -1
-    of_topic: dict[int, Forwarded] = {}
-    for said in produced:
-        if said.topic_start != topic_start:
-            topic_start = said.topic_start
-            of_topic = expected.get(bytes(answer[topic_start : said.topic_end]), {})
-        found = of_topic.get(said.partition)
-        if found is None or said.error_code:
-            continue
-        acknowledged.append((found, said))
-        partition, epoch, base_offset = found.partition, found.epoch, said.base_offset
-        leader_state = partition.leader_state
-        if 0 <= epoch != leader_state.epoch:
-            leader_state.revoke()
-            continue
-        if epoch > leader_state.led_epoch:
-            leader_state.led_epoch = epoch
-        if partition.probe_offset < base_offset:
-            partition.probe_offset = base_offset
-        if partition.young_from < 0:
-            partition.young_from = base_offset
-        end = base_offset + found.row.record_count
-        if partition.acknowledged_end < end:
-            partition.acknowledged_end = end
-    return acknowledged
+    if 0 <= one.epoch != one.partition.leader_state.epoch:
+        one.partition.leader_state.revoke()
+    stored = admit_produced(broker, one, said, frame)
+    announce(broker, one.partition, said.base_offset, stored, now)
 
 
 def announce(
@@ -230,51 +139,6 @@ def announce(
     if stored and partition.leader_state.high_watermark > base_offset:
         partition.wake_parked()
     broker.replica_fetcher.produced(partition, now)
-
-
-def judge_produced(one: Forwarded, base_offset: int) -> int:
-    """Return the verdict of `judge_all` on one batch acknowledged at `base_offset`."""
-    (verdict,) = judge_all(((one, _new(ProducedRow, (-1, -1, -1, 0, base_offset, -1, -1))),))
-    return verdict
-
-
-def judge_all(acknowledged: Sequence[tuple[Forwarded, ProducedRow]]) -> list[int]:
-    """Return NOT_STORED, SAMPLED, STAMPED or AS_SENT for each acknowledged batch.
-
-    `explain_not_stored` has the reason for NOT_STORED. A zstd batch is stored as sent only in a
-    partition already known to have zstd, since old clients must get an error.
-    """
-    verdicts = []
-    for one, said in acknowledged:
-        partition, _, row, duplicate_check, epoch, high_watermark, generation = one
-        leader_state, fidelity = partition.leader_state, partition.topic.fidelity
-        base_offset = said.base_offset
-        if not (
-            0 <= epoch == leader_state.epoch
-            and not leader_state.frozen
-            and partition.is_followed
-            and row.magic == MAGIC_V2
-            and duplicate_check is NOT_DUPLICATE
-            and base_offset >= 0
-            and base_offset >= high_watermark
-            and base_offset >= leader_state.log_start_offset
-            and fidelity.log_append_time is not None
-            and generation == fidelity.generation
-        ):
-            verdicts.append(NOT_STORED)
-            continue
-        codec = row.attributes & CODEC_MASK
-        if codec not in fidelity.equal_codecs:
-            verdicts.append(SAMPLED)
-        elif (
-            fidelity.log_append_time
-            or row.attributes & NOT_PLAIN
-            or (codec == ZSTD and not partition.zstd)
-        ):
-            verdicts.append(STAMPED)
-        else:
-            verdicts.append(AS_SENT)
-    return verdicts
 
 
 def explain_not_stored(one: Forwarded, base_offset: int) -> str:
@@ -301,7 +165,7 @@ def admit_produced(
     """
     partition, row, base_offset = forwarded.partition, forwarded.row, said.base_offset
     _find_surprise(broker, forwarded, said)
-    judged = judge_produced(forwarded, base_offset)
+    judged = judge(forwarded, base_offset)
     if judged == NOT_STORED:
         broker.counters.produce.batches[explain_not_stored(forwarded, base_offset)] += 1
         return False

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from blockcache.cache import PartitionsFull
 from proxy.partitions.back_off import BackOff
 from proxy.partitions.leader_state import LeaderState
-from proxy.partitions.producer_state import ProducerLedger
+from proxy.partitions.partition_row import open_row, word
 from proxy.partitions.taken_over import TakenOver
 from proxy.partitions.transactions import Transactions
 
@@ -47,21 +47,19 @@ class Waiter(Protocol):
 class Partition:
     """Partition with its leader state, its place in the cache, and the waiters parked on it.
 
-    `slot`: its number in the cache. `tail`: end of the newest contiguous stored run, where the next
-    batch is expected. `open_polls`: unanswered long polls that name it. `probe_offset`: the offset
-    of Forebay's own Fetch while the HW is unknown. `acknowledged_end`: end of the records
-    acknowledged in this epoch. `produced_from`: stored bytes of producers begin there. `news_at`:
-    when its HW last grew. `wanted_at`: when it was last tailed or served. `taken_over`: proof of what
-    an earlier process stored; None if nothing is to be proven. Offsets are -1 while
-    unknown; times are seconds of a monotonic clock.
+    `row`: its state that C changes, too. `slot`: its number in the cache. `tail`: end of the newest
+    contiguous stored run, where the next batch is expected. `open_polls`: unanswered long polls that
+    name it. `probe_offset`: the offset of Forebay's own Fetch while the HW is unknown.
+    `acknowledged_end`: end of the records acknowledged in this epoch. `produced_from`: stored bytes of
+    producers begin there. `news_at`: when its HW last grew. `wanted_at`: when it was last tailed or
+    served. `taken_over`: proof of what an earlier process stored; None if nothing is to be proven.
+    Offsets are -1 while unknown; times are seconds of a monotonic clock.
     """
 
     __slots__ = (
-        "acknowledged_end",
         "back_off",
         "divergences",
         "index",
-        "is_followed",
         "leader_state",
         "log_start_offset",
         "looked_at",
@@ -70,38 +68,35 @@ class Partition:
         "old_format",
         "open_polls",
         "parked",
-        "probe_offset",
-        "produced_from",
-        "producers",
+        "row",
         "slot",
-        "tail",
         "taken_over",
         "topic",
         "transactions",
         "wanted_at",
-        "young_from",
-        "zstd",
     )
 
-    def __init__(self, topic: Topic, index: int, slot: int, transactions: Transactions) -> None:
+    is_followed = word("is_followed", bool)
+    tail = word("tail", int)
+    probe_offset = word("probe_offset", int)
+    acknowledged_end = word("acknowledged_end", int)
+    produced_from = word("produced_from", int)
+    zstd = word("zstd", bool)
+    young_from = word("young_from", int)
+    """Batches from here on were written while this process followed it."""
+
+    def __init__(self, topic: Topic, index: int, slot: int, transactions_limit: int) -> None:
         self.topic = topic
         self.index = index
         self.slot = slot
-        self.is_followed = True
-        self.leader_state = LeaderState()
-        self.transactions = transactions
-        self.producers = ProducerLedger()
+        self.row = open_row(slot, topic.fidelity.native)
+        self.leader_state = LeaderState(self.row)
+        self.transactions = Transactions(transactions_limit, HOLE_PATIENCE_S, self.row)
         self.parked: dict[Waiter, None] = {}
         self.open_polls = 0
-        self.tail = -1
         self.taken_over: TakenOver | None = None
-        self.probe_offset = -1
-        self.acknowledged_end = -1
         self.log_start_offset = -1
-        self.produced_from = -1
         self.old_format = False
-        self.zstd = False
-        self.young_from = -1  # batches from here on were written while this process followed it
         self.divergences = 0
         self.wanted_at = float("-inf")
         self.news_at = float("-inf")
@@ -177,7 +172,7 @@ class Partition:
     def probe(self, offset: int) -> None:
         """Ask at `offset` while the HW is unknown: a client asks there."""
         if self.leader_state.high_watermark < 0:
-            self.probe_offset = max(offset, 0)
+            self.row.probe_offset = max(offset, 0)
 
     def look(self, now: float) -> None:
         """Note that it is asked about apart from the standing polls."""
@@ -202,24 +197,24 @@ class Partition:
         """
         high_watermark = self.leader_state.high_watermark
         if self.tail < 0 or (lapsed and self.tail < high_watermark):
-            self.tail = high_watermark
-        self.tail = max(self.tail, self.leader_state.log_start_offset)
+            self.row.tail = high_watermark
+        self.row.tail = max(self.tail, self.leader_state.log_start_offset)
         self.news_at = news_at
 
     def extend(self, end: int) -> None:
         """Move the tail to `end`, never back."""
-        self.tail = max(self.tail, end)
+        self.row.tail = max(self.tail, end)
 
     def move_tail(self, end: int) -> None:
         """Move the tail to the end of what is stored, which may be before it."""
-        self.tail = end
+        self.row.tail = end
 
     def note_produced(self, base_offset: int) -> None:
         """Note that stored bytes of a producer begin at `base_offset` or before. Acknowledgements of
         several connections may cross.
         """
         if not 0 <= self.produced_from <= base_offset:
-            self.produced_from = base_offset
+            self.row.produced_from = base_offset
 
     def note_old_format(self) -> None:
         """Ask about it no more: its batches are older than format 2."""
@@ -227,7 +222,7 @@ class Partition:
 
     def note_zstd(self) -> None:
         """Note that its log has zstd batches."""
-        self.zstd = True
+        self.row.zstd = True
 
     def advance_start(self, log_start_offset: int) -> None:
         """Note that the log begins at `log_start_offset`."""
@@ -241,9 +236,9 @@ class Partition:
         start, end = cache.tail(self.slot)
         if start < end:
             self.taken_over = TakenOver(may_have_gap)
-            self.tail = end
-            self.produced_from = 0
-            self.zstd = True
+            self.row.tail = end
+            self.row.produced_from = 0
+            self.row.zstd = True
 
     def confirm_log(self) -> None:
         """Note that the stored bytes are those of the broker's log."""
@@ -256,16 +251,16 @@ class Partition:
         proven before. `is_stored`: any batch is.
         """
         if is_new:
-            self.acknowledged_end = -1
+            self.row.acknowledged_end = -1
             self.transactions.truncate(0)
         if self.young_from < 0:
-            self.young_from = self.leader_state.high_watermark
+            self.row.young_from = self.leader_state.high_watermark
         if self.taken_over is not None:
             self.taken_over.begin()
         self.divergences = 0
         self.leader_state.await_check(is_stored)
         if not is_stored:
-            self.tail = self.produced_from = -1  # they belong to the previous log
+            self.row.tail = self.row.produced_from = -1  # they belong to the previous log
 
     def diverge(self) -> int:
         """Count a failed check of the stored bytes. Return the number of them in a row."""
@@ -278,28 +273,28 @@ class Partition:
         """
         self.leader_state.forget_offsets()
         self.leader_state.await_check(is_stored)
-        self.probe_offset = probe_offset
-        self.acknowledged_end = -1
+        self.row.probe_offset = probe_offset
+        self.row.acknowledged_end = -1
 
     def truncate(self, from_offset: int, is_stored: bool) -> None:
         """Note that nothing at or above `from_offset` is stored. `is_stored`: any batch is."""
         self.transactions.truncate(from_offset)
-        self.tail = min(self.tail, from_offset) if is_stored else -1
+        self.row.tail = min(self.tail, from_offset) if is_stored else -1
         if not is_stored:
             self.taken_over = None
         elif self.taken_over is not None:
             self.taken_over.begin()
         if self.produced_from >= from_offset:
-            self.produced_from = -1
+            self.row.produced_from = -1
 
     def distrust(self) -> None:
         """Compare no batch that was written before now: the broker stores batches otherwise."""
         known_end = max(self.leader_state.high_watermark, self.acknowledged_end)
-        self.young_from = max(self.young_from, known_end)
+        self.row.young_from = max(self.young_from, known_end)
 
     def unfollow(self) -> None:
         """Nobody follows it any more: a partition that is followed again is a new object."""
-        self.is_followed = False
+        self.row.is_followed = False
 
     def __repr__(self) -> str:
         return f"{self.topic.name or self.topic.id.hex()}-{self.index}"
@@ -370,8 +365,8 @@ class Partitions:
             if slot < 0:
                 self.refused += 1
                 return None
-            transactions = Transactions(self.transactions_limit, HOLE_PATIENCE_S)
-            partition = self._by_key[key] = Partition(topic, index, slot, transactions)
+            limit = self.transactions_limit
+            partition = self._by_key[key] = Partition(topic, index, slot, limit)
             self._count(topic, 1)
             if self._unclaimed.pop(key, None) is not None:
                 partition.take_over(self.cache, self._gap_allowed, self._taken_over_at)

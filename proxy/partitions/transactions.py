@@ -16,8 +16,9 @@ of offsets. Must not know the cache, connections or clocks. Invariants:
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from proxy.partitions.partition_row import open_row, word
 from proxy.partitions.transaction_events import Event, Piece, merge, scan_events
 
 if TYPE_CHECKING:
@@ -73,7 +74,6 @@ class Transactions:
         "_aborted",
         "_decided",
         "_doubted_end",
-        "_end",
         "_hole_since",
         "_known_from",
         "_limit",
@@ -82,12 +82,17 @@ class Transactions:
         "_patience_s",
         "_pieces",
         "_shown",
+        "row",
     )
 
-    def __init__(self, limit: int, patience_s: float) -> None:
+    _end = word("observed_end", int)  # of the run
+
+    def __init__(self, limit: int, patience_s: float, row: Any = None) -> None:
+        """`row`: that of its partition, in which C extends the run; None: one of its own."""
         self._limit = limit
         self._patience_s = patience_s
-        self._known_from = self._end = NO_OFFSET  # NO_OFFSET: there is no run
+        self.row = open_row() if row is None else row
+        self._known_from = NO_OFFSET  # NO_OFFSET: there is no run
         self._doubted_end = NO_OFFSET  # aborts below may belong to transactions from before the run
         # producer id -> first offset, in the order of first offsets
         self._open: dict[int, int] = {}
@@ -156,6 +161,7 @@ class Transactions:
             self._begin(last_stable_offset, high_watermark)
         elif self._hole_since is None:
             self._hole_since = now_s
+            self.row.has_gap = True
         elif now_s - self._hole_since >= self._patience_s:
             self._begin(last_stable_offset, high_watermark)
 
@@ -176,7 +182,8 @@ class Transactions:
         """The same as `observed`, for one batch that belongs to no transaction and is no marker."""
         pieces = self._pieces
         if start == self._end and not pieces:
-            self._end = end
+            self.row.observed_end = end
+            self.row.has_gap = False  # C extends the run from now on
             self._hole_since = None
         elif (
             self._known_from == NO_OFFSET and pieces and pieces[-1].start <= start <= pieces[-1].end
@@ -267,7 +274,7 @@ class Transactions:
         """
         self._forget()
         pieces = [piece for piece in self._pieces if piece.end >= offset]
-        self._known_from = self._end = offset
+        self._known_from = self.row.observed_end = offset
         self._doubted_end = high_watermark
         self._pieces = pieces
         if pieces and pieces[0].start < offset:
@@ -277,7 +284,7 @@ class Transactions:
 
     def _forget(self) -> None:
         """End the run; the pieces stay."""
-        self._known_from = self._end = NO_OFFSET
+        self._known_from = self.row.observed_end = NO_OFFSET
         self._hole_since = None
         self._open = {}
         self._decided = []
@@ -285,7 +292,7 @@ class Transactions:
 
     def _extend(self, events: Iterable[TransactionEvent], end: int) -> None:
         """Extend the run to `end` (ProducerAppendInfo, ProducerStateManager.completeTxn)."""
-        self._end = end
+        self.row.observed_end = end
         self._hole_since = None
         for offset, producer_id, event in events:
             if event is Event.BEGUN:
@@ -328,6 +335,7 @@ class Transactions:
 
     def _keep(self, piece: Piece) -> None:
         self._pieces = merge(self._pieces, piece)
+        self.row.has_gap = True
         while len(self._pieces) > PIECES_LIMIT:
             self._pieces.pop(0)
         while sum(len(piece.events) for piece in self._pieces) > self._limit:

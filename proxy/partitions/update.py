@@ -135,7 +135,7 @@ def _learn(
     lease_until = leader_state.lease.until
     is_news = broker.now() >= lease_until or answered.end > answered.start
     lapsed = sent_at >= lease_until
-    partition.probe_offset = answered.high_watermark
+    partition.row.probe_offset = answered.high_watermark
     learned = leader_state.learn(
         asking.current_leader_epoch,
         answered.high_watermark,

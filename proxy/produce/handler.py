@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from isolation.tickets import DONE
 from protocol import api, header
 from protocol.errors import BadFrame
-from protocol.produce_rows import ROUTE_START, scan_request
+from protocol.produce_rows import NO_ROWS, ROUTE_START, scan_request
 from proxy.produce import refusal
 from proxy.produce.in_flight import InFlightProduce
 from proxy.produce.targets import UNKNOWN
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from protocol.primitives import Frame
-    from protocol.produce_rows import ProduceHead, Row
+    from protocol.produce_rows import ProduceHead, ProduceRows
     from proxy.produce.services import ProduceLink
     from proxy.produce.targets import Target
     from proxy.scheduling.queued_request import Entry
@@ -63,7 +63,7 @@ def handle_produce(link: ProduceLink, frame: Frame, most: int) -> bool:
         return False
     if head.null_records:
         # a broker (4.3.1) never answers null records; no topic hangs for it, and nothing is stored
-        rows, targets = [], []
+        rows, targets = NO_ROWS, []
     scheduler = broker.scheduler
     request = InFlightProduce(link, frame, size_bytes, head, rows, targets, broker.now())
     request.ordinal = link.last_ordinal = link.last_ordinal + 1
@@ -80,7 +80,7 @@ def handle_produce(link: ProduceLink, frame: Frame, most: int) -> bool:
             raise
     elif request.state is DONE:
         refusal.submit(request)
-    return len(rows) == 1
+    return rows.count == 1
 
 
 def _handle_unread(link: ProduceLink, frame: Frame) -> None:
@@ -113,7 +113,7 @@ def _forward_unanswered(
     link: ProduceLink,
     frame: Frame,
     head: ProduceHead,
-    rows: Sequence[Row],
+    rows: ProduceRows,
     targets: Sequence[Target],
 ) -> None:
     """Forward an acks=0 request at its turn. Such a request is never refused, and no response shows
@@ -136,7 +136,7 @@ def _forward_unanswered(
     )
 
 
-def _want_fetched(link: ProduceLink, frame: Frame, head: ProduceHead, rows: Sequence[Row]) -> None:
+def _want_fetched(link: ProduceLink, frame: Frame, head: ProduceHead, rows: ProduceRows) -> None:
     """Have the replica fetcher fetch these partitions if they have waiters: no response will show
     the offsets.
     """

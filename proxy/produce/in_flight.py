@@ -12,14 +12,16 @@ then the acknowledged batches are stored. Must not know how a request is refused
 from __future__ import annotations
 
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from isolation.classify import classify
 from isolation.tickets import ADMITTED, DONE, Waits
 from protocol import api, produce
 from protocol.errors import BadFrame
-from protocol.produce_rows import scan_response
+from protocol.produce_rows import scan_produced, scan_response
 from proxy.partitions import store
+from proxy.partitions.forwarded import forward_batches
 from proxy.produce import refusal
 from proxy.relay import relay_whole
 
@@ -31,12 +33,13 @@ if TYPE_CHECKING:
     from isolation.refusals import Plan
     from isolation.tickets import State
     from protocol.primitives import Frame
-    from protocol.produce_rows import ProducedRow, ProduceHead, Row
-    from proxy.partitions.store import Forwarded
+    from protocol.produce_rows import ProduceHead, ProduceRows
+    from proxy.partitions.forwarded import ForwardedBatches
     from proxy.produce.services import ProduceLink
     from proxy.produce.targets import Target
 
 ACKS_ALL: Final = -1
+TOPIC, IS_KNOWN = attrgetter("topic"), attrgetter("is_known")
 NOT_BEGUN: Final = -1.0
 """`started_at` of a request behind another: the broker does not work on it yet."""
 
@@ -79,7 +82,7 @@ class InFlightProduce:
     link: ProduceLink
     frame: Frame
     head: ProduceHead
-    rows: Sequence[Row]
+    rows: ProduceRows
     targets: Sequence[Target]
     topic: str | bytes | None
     watched: Sequence[str | bytes]
@@ -88,7 +91,7 @@ class InFlightProduce:
     holds_slot: bool
     sent: Sent | None
     reserved: Sequence[Reservation]
-    forwarded: Sequence[Forwarded]
+    forwarded: ForwardedBatches | None
     cut: Plan | None
     ordinal: int
 
@@ -98,7 +101,7 @@ class InFlightProduce:
         frame: Frame,
         size_bytes: int,
         head: ProduceHead,
-        rows: Sequence[Row],
+        rows: ProduceRows,
         targets: Sequence[Target],
         since_s: float,
     ) -> None:
@@ -110,8 +113,8 @@ class InFlightProduce:
         self.since_s, self.started_at = since_s, NOT_BEGUN
         self.waits = Waits.ACKS if head.acks == ACKS_ALL else Waits.NOTHING
         self.state, self.holds_slot = DONE, False
-        self.sent = self.cut = None
-        self.forwarded = self.reserved = ()
+        self.sent = self.cut = self.forwarded = None
+        self.reserved = ()
         if len(targets) == 1:
             (target,) = targets
             self.topic, self.queue = target.topic, target.queue
@@ -121,12 +124,8 @@ class InFlightProduce:
             self.queue = self._find_queue() if self.topic is None else targets[0].queue
 
     def _set_topics(self, targets: Sequence[Target]) -> None:
-        topics: dict[str | bytes, None] = {}
-        self.has_new = False
-        for target in targets:
-            topics[target.topic] = None
-            self.has_new = self.has_new or (self.link.stores and not target.is_known)
-        self.watched = tuple(topics)
+        self.has_new = self.link.stores and not all(map(IS_KNOWN, targets))
+        self.watched = tuple(dict.fromkeys(map(TOPIC, targets)))
         self.topic = self.watched[0] if len(self.watched) == 1 else None
 
     def _find_queue(self) -> int:
@@ -152,9 +151,9 @@ class InFlightProduce:
     def never_refused(self) -> bool:
         """Whether refusals of all of the request's batches cannot be remembered: then it waits."""
         refused = self.link.refused
-        return len(refused.entries) + len(self.rows) > refused.limit and not refusal.has_room(self)
+        return len(refused.entries) + self.rows.count > refused.limit and not refusal.has_room(self)
 
-    def adopt(self, ordinal: int, forwarded: Sequence[Forwarded], started_at: float) -> None:
+    def adopt(self, ordinal: int, forwarded: ForwardedBatches | None, started_at: float) -> None:
         """Take the next place in the response order for a request that was sent by a pipeline, as
         number `ordinal` of the connection, with the batches that may be stored. The broker began
         with it at `started_at` (seconds; NOT_BEGUN: not yet).
@@ -182,10 +181,10 @@ class InFlightProduce:
         link, rows, targets = self.link, self.rows, self.targets
         if cut is not None:
             self.cut, keep = cut
-            rows = [row for row, is_kept in zip(rows, keep, strict=True) if is_kept]
+            rows = rows.select(keep)
             targets = [one for one, is_kept in zip(targets, keep, strict=True) if is_kept]
         if link.stores:
-            self.forwarded = store.note_forwarded(rows, targets)
+            self.forwarded = forward_batches(rows.native, targets)
         traffic = link.broker.counters.traffic.requests_out[api.PRODUCE]
         traffic.frames += 1
         traffic.size_bytes += size_bytes
@@ -238,22 +237,22 @@ class InFlightProduce:
         else:
             refusal.answer_merged(self, self.cut, answer)
         # store before a later Fetch is answered, but after the client has its response
-        if self.forwarded or self.has_new:
-            produced = scan_response(answer, self.head.version) or ()
+        produced = None
+        if self.forwarded is not None and (produced := scan_produced(answer, self.head.version)):
             try:
                 store.admit_response(broker, self.frame, self.forwarded, answer, produced, now)
             except Exception:
                 broker.failed("storing from Produce")
-            if self.has_new:
-                asking = partial(self._want_acknowledged, answer, produced)
-                broker.attempt(asking, "asking about a new topic")
+        if self.has_new:
+            asking = partial(self._want_acknowledged, answer)
+            broker.attempt(asking, "asking about a new topic")
         if link.answered_ordinal < self.ordinal:
             link.answered_ordinal = self.ordinal
 
-    def _want_acknowledged(self, answer: Frame, produced: Sequence[ProducedRow]) -> None:
+    def _want_acknowledged(self, answer: Frame) -> None:
         """Ask for the metadata of acknowledged topics, some of which are unknown."""
         link, version = self.link, self.head.version
-        for one in produced:
+        for one in scan_response(answer, version) or ():
             if not one.error_code:
                 try:
                     topic = produce.peek_topic(answer, version, one.topic_start)

@@ -20,18 +20,17 @@ from typing import TYPE_CHECKING, NamedTuple
 from isolation.tickets import Waits
 from protocol import api
 from protocol.errors import BadFrame
-from protocol.produce_rows import ROUTE_START, make_head, make_produced, make_row
+from protocol.produce_rows import ROUTE_START, keep_rows, make_head, make_row
 from proxy.partitions import store
+from proxy.partitions.forwarded import forward_batches
 from proxy.produce._pipeline import ffi, lib
 from proxy.produce.in_flight import ACKS_ALL, NOT_BEGUN, InFlightProduce
 from proxy.produce.routes import Route
 from proxy.scheduling.request_scheduler import LANDED, LANDED_FOR_WAITING, LIFTED_FIRST
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from proxy.net.framed_transport import FramedTransport
-    from proxy.partitions.store import Forwarded
+    from proxy.partitions.forwarded import ForwardedBatches
     from proxy.produce.services import ProduceLink
 
 forward_request, complete_request = lib.fl_forward, lib.fl_complete
@@ -55,7 +54,7 @@ class InFlight(NamedTuple):
     frame: bytes
     route: Route
     since_s: float
-    forwarded: Sequence[Forwarded]
+    forwarded: ForwardedBatches | None
 
 
 class Pipeline:
@@ -70,7 +69,6 @@ class Pipeline:
         "_is_alone",
         "_link",
         "_native",
-        "_produced",
         "_route",
         "_said",
         "_scheduler",
@@ -85,7 +83,6 @@ class Pipeline:
         self._native = ffi.new("fl_link *")
         self._native.counts = link.broker.pipeline_counts.native
         self._said = [memoryview(ffi.buffer(self._native.said[i])).cast("q") for i in range(RING)]
-        self._produced = memoryview(ffi.buffer(self._native.produced)).cast("q")
         self._in_flight: deque[InFlight] = deque()
         self._started_at = NOT_BEGUN  # when the broker began to work on the oldest request
         self._is_alone = False  # since it was last empty, only this pipeline used the connection
@@ -130,10 +127,10 @@ class Pipeline:
         assert route is not None
         if not in_flight and lifted == LIFTED_FIRST:
             self._started_at = now
-        forwarded: Sequence[Forwarded] = ()
+        forwarded = None
         if self._stores:
-            said = self._said[(native.first + native.count - 1) % RING]
-            forwarded = store.note_forwarded((make_row(said[HEAD_WORDS:]),), (route.target,))
+            said = native.said[(native.first + native.count - 1) % RING]
+            forwarded = forward_batches(said + HEAD_WORDS, (route.target,))
         in_flight.append(InFlight(frame, route, now, forwarded))
         if link.client_id is not route.client_id:
             link.name_client(route.client_id)
@@ -162,7 +159,7 @@ class Pipeline:
         route = routes.get((head.version, raw))
         if route is None or (self._stores and route.target.partition is None):
             try:
-                (target,) = targets.find(self._link, frame, head.version, (row,))
+                (target,) = targets.find(self._link, frame, head.version, keep_rows((row,)))
                 client_id = targets.find_client(frame, frame[ROUTE_START : head.body_start])
             except BadFrame:
                 return False
@@ -210,9 +207,9 @@ class Pipeline:
         if native.sent != size_bytes:
             link.answer_rest(api.PRODUCE, answer[native.sent :], size_bytes)
         # store before a later Fetch is answered, but after the client has its response
-        if forwarded:
+        if forwarded is not None and native.produced_count == 1:
             try:
-                produced = (make_produced(self._produced),) if native.produced_count == 1 else ()
+                produced = native.produced, 1
                 store.admit_response(self._broker, frame, forwarded, answer, produced, now)
             except Exception:
                 self._broker.failed("storing from Produce")
@@ -253,7 +250,7 @@ class Pipeline:
                 one.frame,
                 len(one.frame),
                 make_head(said[:HEAD_WORDS]),
-                (make_row(said[HEAD_WORDS:]),),
+                keep_rows((make_row(said[HEAD_WORDS:]),)),
                 (one.route.target,),
                 one.since_s,
             )

@@ -16,8 +16,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from protocol.produce_rows import scan_single
+from proxy.partitions.forwarded import AS_SENT, Forwarded, judge
 from proxy.partitions.producer_state import DuplicateCheck
-from proxy.partitions.store import AS_SENT, Forwarded, judge_produced
 
 if TYPE_CHECKING:
     from protocol.framing import Lend
@@ -45,8 +45,8 @@ def lend_to_produce(broker: ProduceServices, begun: bytes, frame_bytes: int) -> 
         return None
     partition, leader_state = target.partition, target.partition.leader_state
     fresh, generation = DuplicateCheck.NOT_DUPLICATE, partition.topic.fidelity.generation
-    expected = Forwarded(partition, target.named, row, fresh, leader_state.epoch, -1, generation)
-    if judge_produced(expected, max(0, leader_state.log_start_offset)) != AS_SENT:
+    expected = Forwarded(partition, row, fresh, leader_state.epoch, -1, generation)
+    if judge(expected, max(0, leader_state.log_start_offset)) != AS_SENT:
         return None
     try:
         return broker.cache.reserve(frame_bytes)

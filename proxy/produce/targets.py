@@ -10,16 +10,16 @@ Invariants:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from isolation.classify import queue_of_topic
 from protocol import header, produce
+from protocol.produce_rows import ROW_WORDS
+from proxy.partitions.partition_row import NO_ROW
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from protocol.primitives import Frame
-    from protocol.produce_rows import Row
+    from protocol.produce_rows import ProduceRows, Row
     from proxy.partitions.table import Partition
     from proxy.produce.services import ProduceLink, ProduceServices
 
@@ -35,19 +35,21 @@ UNKNOWN: Final = "(unknown)"
 """Stands for a client id that is not remembered. Compare by identity."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Target:
     """A partition that requests name.
 
     `named`: the topic as the request's bytes name it. `topic`: the topic as the request scheduler
     knows it, its name, or its id while the name is unknown. `queue`: number of its queue.
-    `partition` None: nothing is stored. `is_known`: whether the topic is.
+    `partition` None: nothing is stored. `row`: the partition's row, or NULL. `is_known`: whether the
+    topic is. Compared by identity.
     """
 
     named: bytes
     topic: str | bytes
     queue: int
     partition: Partition | None
+    row: Any
     is_known: bool
 
 
@@ -89,7 +91,7 @@ class Targets:
         return None if of_topic is None else of_topic.get(row.partition)
 
     def find(
-        self, link: ProduceLink, frame: Frame, version: int, rows: Sequence[Row]
+        self, link: ProduceLink, frame: Frame, version: int, rows: ProduceRows
     ) -> list[Target]:
         """Return the target of each row. Partitions are followed from now on if the client's
         batches are stored. Raises BadFrame if a topic's name is not UTF-8.
@@ -97,35 +99,38 @@ class Targets:
         found: list[Target] = []
         stores, known = link.stores, self._known
         topic_start, named, of_topic = -1, b"", None
-        for row in rows:
-            if row.topic_start != topic_start:
-                topic_start = row.topic_start
-                named = bytes(frame[topic_start : row.topic_end])
+        words = rows.words
+        starts, ends = words[0::ROW_WORDS].tolist(), words[1::ROW_WORDS].tolist()
+        for start, end, index in zip(starts, ends, words[2::ROW_WORDS].tolist(), strict=True):
+            if start != topic_start:
+                topic_start = start
+                named = bytes(frame[start:end])
                 of_topic = known.get((version, named))
-            target = None if of_topic is None else of_topic.get(row.partition)
+            target = None if of_topic is None else of_topic.get(index)
             if target is None or (stores and target.partition is None):
-                target = self._look_up(link, frame, version, row, named)
+                asked = produce.peek_topic(frame, version, start)
+                target = self._look_up(link, version, asked, index, named)
                 of_topic = known.get((version, named))
             found.append(target)
         return found
 
     def _look_up(
-        self, link: ProduceLink, frame: Frame, version: int, row: Row, named: bytes
+        self, link: ProduceLink, version: int, asked: str | bytes, index: int, named: bytes
     ) -> Target:
         broker, partition = self._broker, None
-        asked = produce.peek_topic(frame, version, row.topic_start)
         topic = broker.topics.find(asked)
         if topic is not None and link.stores:
-            if row.partition not in topic.leaders:
+            if index not in topic.leaders:
                 broker.topic_lookup.ask(topic.id, link)
-            partition = broker.partitions.follow(topic, row.partition)
+            partition = broker.partitions.follow(topic, index)
         name = asked if topic is None else topic.name
         queue = queue_of_topic(name, broker.scheduler.data_queues)
-        target = Target(named, name, queue, partition, topic is not None)
+        row = NO_ROW if partition is None else partition.row
+        target = Target(named, name, queue, partition, row, topic is not None)
         # the name of an id that is not known yet would stand for another queue
         is_final = partition is not None if link.stores else isinstance(name, str)
         if is_final:
-            self._remember(version, row.partition, target)
+            self._remember(version, index, target)
         return target
 
     def _remember(self, version: int, index: int, target: Target) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from blockcache import _build
 
-FASTCACHE, ORDINARY, PIPELINE = _build.EXTENSIONS
+FASTCACHE, ORDINARY, _ROWS, PIPELINE = _build.EXTENSIONS
 
 
 def test_declarations_are_free_of_the_preprocessor_s_conditions() -> None:

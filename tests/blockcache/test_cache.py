@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from blockcache.cache import PLACED_WORDS, BadBatch, BlockCache, CacheError, PartitionsFull
+from blockcache.cache import PLACED_WORDS, RUN_END, BadBatch, BlockCache, CacheError, PartitionsFull
 from blockcache.results import Inserted
 from tests.kit.cache_batches import (
     FOREVER,
@@ -14,6 +14,7 @@ from tests.kit.cache_batches import (
     build_run,
     find_batch,
     insert,
+    place,
     read,
 )
 
@@ -289,21 +290,25 @@ def test_batches_of_several_partitions_are_appended_by_one_call(
 ) -> None:
     slots = [cache.open(TOPIC, index) for index in range(4)]
     frame = b"head"
-    placed: list[int] = []
+    words: list[int] = []
     for number in range(count):
         sent = build_batch(0, 3, epoch=-1, seed=number)
-        placed += slots[number % 4], len(frame), len(frame) + len(sent), 3 * number, 5, 0
+        words += slots[number % 4], len(frame), len(frame) + len(sent), 3 * number, 5, 0
         frame += sent + b"tags"
-    placed[PLACED_WORDS + 1] = 0
-    ends = cache.append(frame, placed)
-    assert len(ends) == count
+    words[PLACED_WORDS + 1] = 0
+    placed = place(*words)
+    cache.append(frame, placed, count)
+    ends = placed[RUN_END::PLACED_WORDS].tolist()
     assert ends[1] < 0, "it is no batch, and the others do not suffer"
     assert [end for end in ends if end >= 0] == [
         3 * number + 3 for number in range(count) if number != 1
     ]
     assert cache.statistics().entries == count - 1
     cache.drop(slots[0])
-    assert cache.append(frame, placed[:PLACED_WORDS])[0] < 0, "the slot is stale"
+    cache.append(frame, placed, 1)
+    assert placed[RUN_END] < 0, "the slot is stale"
+    with pytest.raises(CacheError):
+        cache.append(frame, placed, count + 1)
     cache.check()
 
 

@@ -2,10 +2,11 @@
 
 import random
 import struct
+from array import array
 
 from blockcache._pyfastcache import ffi, lib
 
-from blockcache.cache import BlockCache, Buffer
+from blockcache.cache import RUN_END, BlockCache, Buffer
 from blockcache.results import Inserted
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -50,8 +51,14 @@ def append(
     cache: BlockCache, slot: int, buf: Buffer, start: int, end: int, base_offset: int, epoch: int
 ) -> int | None:
     """Appends one batch; where its run ends, None where it was not stored."""
-    (run_end,) = cache.append(buf, (slot, start, end, base_offset, epoch, 0))
-    return None if run_end < 0 else run_end
+    placed = place(slot, start, end, base_offset, epoch, 0)
+    cache.append(buf, placed, 1)
+    return None if placed[RUN_END] < 0 else placed[RUN_END]
+
+
+def place(*words: int) -> memoryview:
+    """Words of `BlockCache.append`."""
+    return memoryview(array("q", words))
 
 
 def read(

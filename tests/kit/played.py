@@ -124,8 +124,8 @@ class Played:
         broker.topics.learn(TOPIC, TOPIC_ID, {0: Leader(1, 0)})
         topic = broker.topics.find(TOPIC)
         assert topic is not None
-        topic.fidelity.log_append_time = False
-        topic.fidelity.equal_codecs.add(0)
+        topic.fidelity.learn(False)
+        topic.fidelity.trust(0)
         partition = broker.partitions.follow(topic, 0)
         assert partition is not None
         far = broker.now() + 3600.0

@@ -27,7 +27,8 @@ BATCH_HEADER = 61
 
 
 def scan(frame, most=MOST):
-    return scan_request(frame, len(frame), most)
+    scanned = scan_request(frame, len(frame), most)
+    return None if scanned is None else (scanned[0], list(scanned[1]))
 
 
 def scan_one(frame):

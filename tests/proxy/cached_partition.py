@@ -175,7 +175,7 @@ class World:
         insert(self.cache, partition.slot, build_batch(end - 1, epoch=EPOCH, size=size))
         partition.leader_state.learn(EPOCH, end, end, 0, self.clock_s + 3600)
         partition.transactions.passed(end - 1, end)
-        partition.tail = end
+        partition.row.tail = end
         if aborted is not None:
             self.change("aborted", aborted)
         for waiting in list(partition.parked):

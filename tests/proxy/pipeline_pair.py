@@ -134,8 +134,8 @@ class World:
         broker = self.broker
         broker.topics.learn(name, TOPICS[name], LEADERS)
         topic = known(broker.topics.find(name))
-        topic.fidelity.log_append_time = False
-        topic.fidelity.equal_codecs.add(0)
+        topic.fidelity.learn(False)
+        topic.fidelity.trust(0)
         partition = known(broker.partitions.follow(topic, index))
         partition.leader_state.learn(0, 0, 0, 0, broker.now() + 3600.0)
         partition.tail = 0
@@ -237,7 +237,7 @@ class World:
                 )
                 for one in self.partitions
             ],
-            "producers": [len(one.producers) for one in self.partitions],
+            "producers": [one.row.ledger.count for one in self.partitions],
             "arena": self.broker.cache.peek_admitted_bytes(),
             "queues": [
                 (one.in_use, one.admitted, one.limit.statistics())

@@ -8,6 +8,7 @@ import pytest
 
 from metrics.access_log import BlockLine
 from proxy.accounting.stored_runs import QUEUE_SHARE, TICKS, StoredRuns
+from proxy.partitions.partition_row import open_row
 from tests.proxy.followed_partition import stand_in
 
 LIMIT = 30
@@ -35,6 +36,7 @@ class Admitted:
 class Partition:
     def __init__(self, index, name):
         self.topic, self.index = SimpleNamespace(name=name, id=bytes(16)), index
+        self.row = open_row()
 
 
 def partition_of(index, name="orders"):

@@ -1,19 +1,33 @@
 """Produced batches that may be duplicates at the broker."""
 
 import pytest
+from proxy.partitions._rows import ffi, lib
 
-from proxy.partitions.producer_state import (
-    NUM_BATCHES_TO_RETAIN,
-    SEQUENCES,
-    DuplicateCheck,
-    ProducerLedger,
-)
+from proxy.partitions.partition_row import open_row
+from proxy.partitions.producer_state import CHECKS, DuplicateCheck
+
+NUM_BATCHES_TO_RETAIN = lib.PT_RETAINED
+SEQUENCES = 1 << 31
 
 UNDECIDED, NOT_DUPLICATE, RESENT = (
     DuplicateCheck.UNDECIDED,
     DuplicateCheck.NOT_DUPLICATE,
     DuplicateCheck.RESENT,
 )
+
+
+class ProducerLedger:
+    """The producers of one partition, as its row has them."""
+
+    def __init__(self, limit=1000):
+        self.row = open_row()
+        self.row.ledger.limit = limit
+
+    def __len__(self):
+        return self.row.ledger.count
+
+    def note(self, *batch):
+        return CHECKS[lib.pt_note_producer(ffi.addressof(self.row, "ledger"), *batch)]
 
 
 def send(ledger, sequences, *, leader_epoch=0, producer_id=7, producer_epoch=0, count=10):

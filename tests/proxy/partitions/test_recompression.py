@@ -23,7 +23,7 @@ def wants_sample(fidelity, codec):
 def build_sampled(body=b"body", codec=NONE):
     """The timestamp type is known, and a sample is held."""
     fidelity = Recompression()
-    fidelity.log_append_time = CREATE
+    fidelity.learn(CREATE)
     fidelity.keep_sample(0, 100, codec, body)
     return fidelity
 
@@ -35,7 +35,7 @@ def test_unknown_timestamp_type_prevents_storing():
     assert not wants_sample(fidelity, NONE)
     assert fidelity.is_as_known(CREATE)
     assert fidelity.is_as_known(APPEND)
-    fidelity.log_append_time = CREATE
+    fidelity.learn(CREATE)
     assert fidelity.is_as_known(CREATE)
     assert not fidelity.is_as_known(APPEND)
     assert wants_sample(fidelity, NONE)

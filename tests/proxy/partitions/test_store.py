@@ -5,23 +5,25 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from proxy.partitions._rows import lib
 
 from protocol.batch import CONTROL, TRANSACTIONAL
-from protocol.produce_rows import Row
+from protocol.produce_rows import Row, keep_rows
+from proxy.partitions import forwarded as in_flight
 from proxy.partitions import store
-from proxy.partitions.producer_state import NUM_BATCHES_TO_RETAIN, DuplicateCheck
-from proxy.partitions.store import (
+from proxy.partitions.forwarded import (
     AS_SENT,
     NOT_STORED,
     SAMPLED,
     STAMPED,
     Forwarded,
-    explain_not_stored,
-    judge_produced,
-    note_forwarded,
+    forward_batches,
+    judge,
 )
+from proxy.partitions.producer_state import CHECKS, DuplicateCheck
+from proxy.partitions.store import explain_not_stored
 from tests.kit.cache_batches import build_run, insert, read
-from tests.proxy.followed_partition import EPOCH, QuietBroker, learn
+from tests.proxy.followed_partition import EPOCH, QuietBroker, known, learn
 
 NONE, GZIP, ZSTD = 0, 1, 4
 
@@ -32,22 +34,27 @@ def build_sent(*, magic=2, codec=NONE, sequence=-1, producer_id=-1, count=10):
 
 def plan(one, base_offset):
     """ "store", "sample", or the reason for neither."""
-    judged = judge_produced(one, base_offset)
+    judged = judge(one, base_offset)
     names = {SAMPLED: "sample", STAMPED: "store", AS_SENT: "store"}
     return names.get(judged) or explain_not_stored(one, base_offset)
 
 
 def note(partition, row):
-    (forwarded,) = note_forwarded((row,), (SimpleNamespace(named=b"t", partition=partition),))
-    return forwarded
+    target = SimpleNamespace(partition=partition, row=partition.row)
+    batches = known(forward_batches(keep_rows((row,)).native, (target,)))
+    ((_, one),) = in_flight._iterate(batches, [0], 1)
+    states = one.epoch, one.high_watermark, one.generation
+    return Forwarded(partition, row, CHECKS[one.duplicate_check], *states)
 
 
 def build_partition(*, log_append_time=False, equal=(NONE,), high_watermark=100, frozen=False):
     partition = QuietBroker().follow()
     learn(partition, high_watermark)
     partition.leader_state.frozen = frozen
-    partition.topic.fidelity.log_append_time = log_append_time
-    partition.topic.fidelity.equal_codecs.update(equal)
+    if log_append_time is not None:
+        partition.topic.fidelity.learn(log_append_time)
+    for codec in equal:
+        partition.topic.fidelity.trust(codec)
     return partition
 
 
@@ -86,7 +93,7 @@ FRESH: dict[str, Any] = {
 )
 def test_judgement_and_storing_of_a_batch(topic, sent, forwarded, base_offset, expected):
     batch = build_sent(**sent)
-    planned = Forwarded(build_partition(**topic), b"t", batch, **(FRESH | forwarded))
+    planned = Forwarded(build_partition(**topic), batch, **(FRESH | forwarded))
     assert plan(planned, base_offset) == expected
 
 
@@ -128,32 +135,32 @@ def test_batch_is_judged_by_all_known_state():
         learn(partition, 150, log_start_offset=90)
         partition.zstd = zstd
         row = build_sent(codec=attributes)
-        one = Forwarded(partition, b"t", row, duplicate_check, epoch, high_watermark, 0)
-        judged = judge_produced(one, base_offset)
+        one = Forwarded(partition, row, duplicate_check, epoch, high_watermark, 0)
+        judged = judge(one, base_offset)
         assert judged == expect_judgement(partition, one, base_offset), one
-        assert judge_produced(one._replace(generation=1), base_offset) == NOT_STORED
+        assert judge(one._replace(generation=1), base_offset) == NOT_STORED
         partition.leader_state.frozen = True
-        assert judge_produced(one, base_offset) == NOT_STORED
+        assert judge(one, base_offset) == NOT_STORED
         partition.leader_state.frozen, partition.is_followed = False, False
-        assert judge_produced(one, base_offset) == NOT_STORED
+        assert judge(one, base_offset) == NOT_STORED
         seen.add(judged)
     assert seen == {NOT_STORED, SAMPLED, STAMPED, AS_SENT}
 
 
 def test_unproven_epoch_prevents_storing():
     partition = QuietBroker().follow()
-    partition.topic.fidelity.log_append_time = False
-    partition.topic.fidelity.equal_codecs.add(NONE)
+    partition.topic.fidelity.learn(False)
+    partition.topic.fidelity.trust(NONE)
     assert partition.leader_state.epoch == -1
     one = note(partition, build_sent())
-    assert judge_produced(one, 0) == NOT_STORED
+    assert judge(one, 0) == NOT_STORED
     assert explain_not_stored(one, 0) == "no-epoch"
 
 
 def test_a_batch_below_the_log_start_is_history():
     partition = build_partition()
     learn(partition, 300, log_start_offset=200)
-    forwarded = Forwarded(partition, b"t", build_sent(), **FRESH)
+    forwarded = Forwarded(partition, build_sent(), **FRESH)
     assert plan(forwarded, 199) == "below-hw"
     assert plan(forwarded, 200) == "store"
 
@@ -181,10 +188,10 @@ def test_state_at_forwarding_goes_with_the_batch():
 def test_first_five_batches_of_a_producer_are_unstored():
     partition = build_partition()
     plans = []
-    for i in range(NUM_BATCHES_TO_RETAIN + 1):
+    for i in range(lib.PT_RETAINED + 1):
         forwarded = note(partition, build_sent(sequence=10 * i, producer_id=7))
         plans.append(plan(forwarded, 100 + 10 * i))
-    assert plans == ["warm-up"] * NUM_BATCHES_TO_RETAIN + ["store"]
+    assert plans == ["warm-up"] * lib.PT_RETAINED + ["store"]
     again = note(partition, build_sent(sequence=10, producer_id=7))
     assert plan(again, 110) == "resent"
 

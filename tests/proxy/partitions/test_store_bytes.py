@@ -50,8 +50,8 @@ class Storing:
         learn(self.partition, 100)
         self.partition.tail = self.partition.young_from = 100
         self.fidelity = self.partition.topic.fidelity
-        self.fidelity.log_append_time = log_append_time
-        self.fidelity.equal_codecs.add(0)
+        self.fidelity.learn(log_append_time)
+        self.fidelity.trust(0)
         self.link = Link(self.broker)
 
     def produce(self, sent, base_offset, frame_type=bytes, append_time_ms=-1):
@@ -171,8 +171,8 @@ def test_batch_of_an_older_generation_is_not_stored():
     storing = Storing()
     assert storing.link.produce(batch_v2(3))
     storing.broker.distrust(storing.partition.topic, "verify")
-    storing.fidelity.log_append_time = False
-    storing.fidelity.equal_codecs.add(0)
+    storing.fidelity.learn(False)
+    storing.fidelity.trust(0)
     storing.link.reply(100)
     assert storing.read(100) is None
     assert storing.plans == {"unlike": 1}

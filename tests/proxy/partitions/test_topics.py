@@ -18,7 +18,7 @@ def test_learning_the_same_again_replaces_nothing():
     topics = Topics()
     topics.learn("orders", OLD, LEADERS)
     topic = known(topics.find("orders"))
-    topic.fidelity.log_append_time = True
+    topic.fidelity.learn(True)
     assert topics.learn("orders", OLD, LEADERS) is None
     assert topics.find("orders") is topic
     assert topic.fidelity.log_append_time is True
@@ -28,7 +28,7 @@ def test_new_id_of_name_returns_the_old_topic():
     topics = Topics()
     topics.learn("orders", OLD, LEADERS)
     old = known(topics.find(OLD))
-    old.fidelity.log_append_time = True
+    old.fidelity.learn(True)
     assert topics.learn("orders", NEW, LEADERS) is old
     assert known(topics.find("orders")).id == NEW
     assert known(topics.find("orders")).fidelity.log_append_time is None

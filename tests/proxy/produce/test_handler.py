@@ -215,8 +215,8 @@ def test_waiting_produce_is_cut_by_what_hangs_at_its_turn(monkeypatch, recovers)
 
 def wait_for_a_slot(broker, orders):
     """Two links with a request each of a partition whose batches are stored; the second waits."""
-    orders.topic.fidelity.log_append_time = False
-    orders.topic.fidelity.equal_codecs.add(0)
+    orders.topic.fidelity.learn(False)
+    orders.topic.fidelity.trust(0)
     learn(orders, 7)
     orders.tail = 7
     busy, link = Link(broker), Link(broker)

@@ -27,8 +27,8 @@ def link():
     partition = broker.follow()
     learn(partition, 100)
     partition.tail = 100
-    partition.topic.fidelity.log_append_time = False
-    partition.topic.fidelity.equal_codecs.add(0)
+    partition.topic.fidelity.learn(False)
+    partition.topic.fidelity.trust(0)
     made = Link(broker)
     assert made.produce(batch_v2(1))
     made.sent.clear()
@@ -119,12 +119,12 @@ def test_unstorable_produce_is_received_on_the_heap(link, why):
     if why == "epoch":
         partition.leader_state.epoch = -1
     elif why == "timestamps":
-        partition.topic.fidelity.log_append_time = None
+        partition.topic.fidelity.native.log_append_time = -1
     elif why == "log append time":
-        partition.topic.fidelity.log_append_time = True
+        partition.topic.fidelity.learn(True)
     elif why == "zstd":
         records = said_to_be(ZSTD, records)
-        partition.topic.fidelity.equal_codecs.add(ZSTD)
+        partition.topic.fidelity.trust(ZSTD)
     else:
         silent = Link(link.broker, stores=False)
         assert silent.produce(batch_v2(1), index=0)
@@ -183,7 +183,7 @@ def test_early_acknowledgement_adopts_the_batch(link):
 def test_stamped_batch_is_copied(link):
     sent, partition = large_batch(), partition_of(link)
     go(link, build(9, records=sent, index=0))
-    partition.topic.fidelity.log_append_time = True
+    partition.topic.fidelity.learn(True)
     link.reply(100, append_time_ms=APPENDED_MS)
     assert stored(link, 100) == as_stored(sent, 100, EPOCH, APPENDED_MS)
     assert counts(link) == (0, 0, 0)

@@ -265,8 +265,9 @@ def test_a_sample_is_asked_of_the_broker_itself() -> None:
 def test_difference_drops_the_topic_and_is_logged(caplog) -> None:
     setting = Setting()
     other = setting.follow(1)
-    setting.partition.topic.fidelity.log_append_time = False
-    setting.partition.topic.fidelity.equal_codecs = {0, 4}
+    setting.partition.topic.fidelity.learn(False)
+    setting.partition.topic.fidelity.trust(0)
+    setting.partition.topic.fidelity.trust(4)
     setting.serve(bytes(RUN))
     wrong = bytearray(RUN)
     wrong[ONE + RECORD_AT] ^= 1

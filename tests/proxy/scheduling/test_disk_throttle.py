@@ -427,8 +427,7 @@ class Restarted:
         self.machine = Machine(tmp_path, monkeypatch, start_grace_s=grace)
         self.machine.disk_throttle.start()
         self.machine.saturate()
-        transactions: Any = None
-        self.partition = Partition(Topic(bytes(16), "t"), 0, 0, transactions)
+        self.partition = Partition(Topic(bytes(16), "t"), 0, 0, 10)
         self.partition.leader_state.high_watermark = 10_000
 
     def waits(self, offset):

@@ -17,14 +17,11 @@ from proxy.net.byte_budget import ByteBudget
 from proxy.partitions.readable import ReadState
 from proxy.partitions.table import Partition
 from proxy.partitions.topics import Topic
-from proxy.partitions.transactions import Transactions
 from tests.proxy.fetch.misses import test_reads as reads
 from tests.proxy.fetch.misses.test_reads import RECORDS, VERSION, Link, Waiter, answer, asked
 from tests.proxy.manual_clock import ManualClock
 
-PARTITION, OTHER = (
-    Partition(Topic(bytes(16), "t"), index, index, Transactions(10, 1.0)) for index in range(2)
-)
+PARTITION, OTHER = (Partition(Topic(bytes(16), "t"), index, index, 10) for index in range(2))
 
 
 @pytest.fixture(autouse=True)

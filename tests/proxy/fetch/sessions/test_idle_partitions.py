@@ -21,7 +21,6 @@ from proxy.fetch.wakeups import WakeupBatch
 from proxy.partitions.readable import PartitionStatus, ReadState
 from proxy.partitions.table import Partition
 from proxy.partitions.topics import Topic
-from proxy.partitions.transactions import Transactions
 from tests.proxy.followed_partition import known, stand_in
 
 COUNT = 5
@@ -33,9 +32,7 @@ class Scene:
 
     def __init__(self, period_s=PERIOD_S):
         topic = Topic(bytes(16), "t")
-        self.partitions = [
-            Partition(topic, index, index, Transactions(10, 1.0)) for index in range(COUNT)
-        ]
+        self.partitions = [Partition(topic, index, index, 10) for index in range(COUNT)]
         self.statuses = {}
         self.covered: list[int] = []
         self.used: list[object] = []

@@ -1,0 +1,293 @@
+/* Rows of partitions, and produced batches from the forwarding of a request until they are stored. */
+#include "rows.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAGIC_V2 2
+#define CODEC_MASK 7
+#define ZSTD 4
+#define NOT_PLAIN 0x30 /* transactional, control: DefaultRecordBatch */
+#define PRODUCERS_LIMIT 1000
+
+typedef struct {
+    int64_t slot, start, end, base_offset, leader_epoch, run_end;
+} placed_batch;
+
+_Static_assert(sizeof(po_row) == PT_BATCH_WORDS * 8, "po_row");
+_Static_assert(sizeof(po_produced) == PT_PRODUCED_WORDS * 8, "po_produced");
+_Static_assert(sizeof(placed_batch) == PT_PLACED_WORDS * 8, "placed_batch");
+_Static_assert(sizeof(((pt_forwarded *)0)->batch) == sizeof(po_row), "batch");
+_Static_assert(sizeof(((pt_forwarded *)0)->produced) == sizeof(po_produced), "produced");
+
+pt_row *pt_new_row(int64_t slot, const pt_fidelity *fidelity) {
+    pt_row *row = calloc(1, sizeof *row);
+    if (row == NULL) {
+        return NULL;
+    }
+    row->fidelity = fidelity;
+    row->ledger.leader_epoch = -1;
+    row->ledger.limit = PRODUCERS_LIMIT;
+    row->slot = slot;
+    row->epoch = row->led_epoch = row->suggested_epoch = -1;
+    row->high_watermark = row->last_stable_offset = row->log_start_offset = -1;
+    row->proven_at = -INFINITY;
+    row->is_followed = true;
+    row->tail = row->probe_offset = row->acknowledged_end = row->produced_from = row->young_from = -1;
+    row->observed_end = -1;
+    return row;
+}
+
+void pt_free_row(pt_row *row) {
+    if (row != NULL) {
+        free(row->ledger.producers);
+        free(row);
+    }
+}
+
+static po_row read_batch(const pt_forwarded *one) {
+    po_row batch;
+    memcpy(&batch, one->batch, sizeof batch);
+    return batch;
+}
+
+static po_produced read_produced(const void *words) {
+    po_produced said;
+    memcpy(&said, words, sizeof said);
+    return said;
+}
+
+int64_t pt_forward(const void *batches, pt_row *const *rows, int64_t count, int64_t stamp, pt_forwarded *out) {
+    int64_t found = 0;
+    for (int64_t number = 0; number < count; number++) {
+        pt_row *row = rows[number];
+        po_row batch;
+        memcpy(&batch, (const uint8_t *)batches + number * (int64_t)sizeof batch, sizeof batch);
+        if (row == NULL || batch.magic < 0) {
+            continue;
+        }
+        if (row->stamp != stamp) {
+            row->stamp = stamp;
+            row->forwarded_at = found++;
+        }
+        pt_forwarded *one = out + row->forwarded_at;
+        *one = (pt_forwarded){.row = row, .number = number, .epoch = row->epoch, .high_watermark = row->high_watermark,
+                              .generation = row->fidelity->generation, .verdict = PT_UNJUDGED};
+        memcpy(one->batch, &batch, sizeof batch);
+        one->duplicate_check = pt_note_producer(&row->ledger, row->epoch, batch.producer_id, batch.producer_epoch,
+                                                batch.base_sequence, batch.record_count);
+    }
+    return found;
+}
+
+/* FNV-1a of a topic's bytes. */
+static uint64_t hash_topic(const uint8_t *bytes, int64_t size) {
+    uint64_t hash = UINT64_C(14695981039346656037);
+    for (int64_t at = 0; at < size; at++) {
+        hash = (hash ^ bytes[at]) * UINT64_C(1099511628211);
+    }
+    return hash;
+}
+
+static uint64_t hash_partition(uint64_t topic, int64_t partition) {
+    uint64_t hash = (topic ^ (uint64_t)partition) * UINT64_C(0x9E3779B97F4A7C15);
+    return hash ^ hash >> 32;
+}
+
+/* Numbers of batches, found by topic and partition: open addressing, -1 where a cell is free. */
+typedef struct {
+    int64_t *cells;
+    uint64_t mask;
+} batch_table;
+
+static int is_about(const uint8_t *frame, const pt_forwarded *one, const uint8_t *answer, const po_produced *said) {
+    po_row batch = read_batch(one);
+    int64_t size = batch.topic_end - batch.topic_start;
+    return batch.partition == said->partition && size == said->topic_end - said->topic_start &&
+           memcmp(frame + batch.topic_start, answer + said->topic_start, (size_t)size) == 0;
+}
+
+static int open_table(batch_table *table, const uint8_t *frame, const pt_forwarded *forwarded, int64_t count) {
+    uint64_t size = 4;
+    while (size < 2 * (uint64_t)count) {
+        size *= 2;
+    }
+    table->mask = size - 1;
+    table->cells = malloc(size * sizeof *table->cells);
+    if (table->cells == NULL) {
+        return 0;
+    }
+    memset(table->cells, 0xff, size * sizeof *table->cells);
+    int64_t topic_start = -1;
+    uint64_t topic = 0;
+    for (int64_t number = 0; number < count; number++) {
+        po_row batch = read_batch(forwarded + number);
+        if (batch.topic_start != topic_start) {
+            topic_start = batch.topic_start;
+            topic = hash_topic(frame + topic_start, batch.topic_end - topic_start);
+        }
+        uint64_t at = hash_partition(topic, batch.partition);
+        while (table->cells[at & table->mask] >= 0) {
+            at++;
+        }
+        table->cells[at & table->mask] = number;
+    }
+    return 1;
+}
+
+/* The batch that a row of the response is about; -1: none. `topic`: the hash of its topic. */
+static int64_t find_forwarded(const batch_table *table, const uint8_t *frame, const pt_forwarded *forwarded,
+                              const uint8_t *answer, const po_produced *said, uint64_t topic) {
+    uint64_t at = hash_partition(topic, said->partition);
+    int64_t number;
+    while ((number = table->cells[at++ & table->mask]) >= 0) {
+        if (is_about(frame, forwarded + number, answer, said)) {
+            return number;
+        }
+    }
+    return -1;
+}
+
+/* If another epoch is proven by now than when the batch was forwarded, its records may have been truncated: Python ends the
+ * lease. */
+static void acknowledge(pt_forwarded *one, const po_produced *said) {
+    pt_row *row = one->row;
+    memcpy(one->produced, said, sizeof *said);
+    if (one->epoch >= 0 && one->epoch != row->epoch) {
+        return;
+    }
+    int64_t base = said->base_offset, end = base + read_batch(one).record_count;
+    row->led_epoch = one->epoch > row->led_epoch ? one->epoch : row->led_epoch;
+    row->probe_offset = row->probe_offset < base ? base : row->probe_offset;
+    row->young_from = row->young_from < 0 ? base : row->young_from;
+    row->acknowledged_end = row->acknowledged_end < end ? end : row->acknowledged_end;
+}
+
+void pt_acknowledge(const uint8_t *frame, pt_forwarded *forwarded, int64_t count, const uint8_t *answer,
+                    const void *produced, int64_t answered, pt_work *work) {
+    batch_table table;
+    work->acknowledged = work->stamped = work->placed = work->stored = work->any_left = 0;
+    if (!open_table(&table, frame, forwarded, count)) {
+        return;
+    }
+    int64_t topic_start = -1;
+    uint64_t topic = 0;
+    for (int64_t number = 0; number < answered && work->acknowledged < count; number++) {
+        po_produced said = read_produced((const uint8_t *)produced + number * (int64_t)sizeof said);
+        if (said.topic_start != topic_start) {
+            topic_start = said.topic_start;
+            topic = hash_topic(answer + topic_start, said.topic_end - topic_start);
+        }
+        int64_t which = said.error_code == 0 ? find_forwarded(&table, frame, forwarded, answer, &said, topic) : -1;
+        if (which >= 0) {
+            acknowledge(forwarded + which, &said);
+            work->stamped += said.log_append_time_ms >= 0;
+            work->order[work->acknowledged++] = which;
+        }
+    }
+    free(table.cells);
+    if (!work->stamped) {
+        pt_place(forwarded, work);
+    }
+}
+
+int pt_judge(const pt_row *row, int64_t magic, int64_t attributes, int64_t duplicate_check, int64_t epoch,
+             int64_t high_watermark, int64_t generation, int64_t base_offset) {
+    const pt_fidelity *fidelity = row->fidelity;
+    if (epoch < 0 || epoch != row->epoch || row->frozen || !row->is_followed || magic != MAGIC_V2 ||
+        duplicate_check != PT_NOT_DUPLICATE || base_offset < 0 || base_offset < high_watermark ||
+        base_offset < row->log_start_offset || fidelity->log_append_time < 0 || generation != fidelity->generation) {
+        return PT_NOT_STORED;
+    }
+    int64_t codec = attributes & CODEC_MASK;
+    if (!(fidelity->equal_codecs >> codec & 1)) {
+        return PT_SAMPLED;
+    }
+    if (fidelity->log_append_time > 0 || attributes & NOT_PLAIN || (codec == ZSTD && !row->zstd)) {
+        return PT_STAMPED;
+    }
+    return PT_AS_SENT;
+}
+
+static void judge(pt_forwarded *one) {
+    po_row batch = read_batch(one);
+    po_produced said = read_produced(one->produced);
+    if (said.log_append_time_ms < 0) {
+        one->verdict = pt_judge(one->row, batch.magic, batch.attributes, one->duplicate_check, one->epoch,
+                                one->high_watermark, one->generation, said.base_offset);
+    }
+}
+
+void pt_place(pt_forwarded *forwarded, pt_work *work) {
+    work->placed = 0;
+    for (int64_t number = 0; number < work->acknowledged; number++) {
+        int64_t which = work->order[number];
+        pt_forwarded *one = forwarded + which;
+        judge(one);
+        if (one->verdict != PT_AS_SENT) {
+            work->others[number - work->placed] = which;
+            continue;
+        }
+        po_row batch = read_batch(one);
+        po_produced said = read_produced(one->produced);
+        placed_batch place = {one->row->slot, batch.start, batch.end, said.base_offset, one->epoch, 0};
+        memcpy(work->places + work->placed * PT_PLACED_WORDS, &place, sizeof place);
+        work->order[work->placed++] = which;
+    }
+}
+
+/* What C may not decide of the end of a run that was stored at `base`. */
+static int64_t move_tail(pt_row *row, int64_t base, int64_t run_end) {
+    if (base > row->tail) {
+        return 0; /* acknowledgements of several connections have crossed, and another comes first */
+    }
+    if (run_end < row->tail) {
+        return PT_LEFT_TAIL;
+    }
+    row->tail = run_end;
+    return 0;
+}
+
+static int64_t extend_run(pt_row *row, int64_t base, int64_t following, int64_t size_bytes) {
+    if (row->run_source != PT_RUN_PRODUCE || row->run_following != base) {
+        return PT_LEFT_RUN;
+    }
+    row->run_following = following;
+    row->run_bytes += size_bytes;
+    return 0;
+}
+
+static int64_t observe(pt_row *row, int64_t base, int64_t following) {
+    if (row->has_gap || row->observed_end != base) {
+        return PT_LEFT_TRANSACTIONS;
+    }
+    row->observed_end = following;
+    return 0;
+}
+
+static int64_t note_stored(pt_forwarded *one, const placed_batch *place, _Bool has_runs, double epoch_since) {
+    pt_row *row = one->row;
+    int64_t base = place->base_offset, following = base + read_batch(one).last_delta + 1;
+    if (row->produced_from < 0 || row->produced_from > base) {
+        row->produced_from = base;
+    }
+    int64_t left = move_tail(row, base, place->run_end) | observe(row, base, following);
+    left |= has_runs ? extend_run(row, base, following, place->end - place->start) : 0;
+    return left | (row->proven_at < epoch_since ? PT_LEFT_EPOCH : 0);
+}
+
+void pt_note_stored(pt_forwarded *forwarded, pt_work *work, _Bool has_runs, double epoch_since) {
+    for (int64_t number = 0; number < work->placed; number++) {
+        pt_forwarded *one = forwarded + work->order[number];
+        placed_batch place;
+        memcpy(&place, work->places + number * PT_PLACED_WORDS, sizeof place);
+        if (place.run_end < 0) {
+            one->verdict = PT_UNJUDGED;
+            continue;
+        }
+        work->stored++;
+        one->left = note_stored(one, &place, has_runs, epoch_since);
+        work->any_left |= one->left;
+    }
+}

@@ -1,0 +1,120 @@
+/* rows: the state of followed partitions that both C and Python change, and the journey of produced batches over it. The
+ * only declaration.
+ *
+ * Owns: one pt_row for each partition, its producers, and the verdict on each produced batch. Must not know: Python, the
+ * arena, sockets, clocks. proxy/partitions/ has the rules; each field's owner is the Python class that is named beside it.
+ * Invariants: a row is changed by one thread; nothing is read outside the frames; a batch that is not plain is left to
+ * Python, unchanged but for its verdict.
+ * The part between the cdef marks is fed to cffi unchanged. Batches and answers: protocol/native/ordinary.h. */
+#ifndef ROWS_H
+#define ROWS_H
+#include <stdbool.h>
+
+#include "ordinary.h"
+/* cdef begin */
+#define PT_BATCH_WORDS 12       /* of a po_row */
+#define PT_PRODUCED_WORDS 7     /* of a po_produced */
+#define PT_PLACED_WORDS 6       /* slot, start, end, base offset, leader epoch, end of the run: fc_placed */
+#define PT_RETAINED 5           /* batches of a producer that the broker compares: ProducerStateEntry.NUM_BATCHES_TO_RETAIN */
+/* whether the broker may take a batch for a duplicate: DuplicateCheck of producer_state.py, in this order */
+#define PT_NOT_DUPLICATE 0
+#define PT_UNDECIDED 1
+#define PT_RESENT 2
+/* verdicts of store.py */
+#define PT_NOT_STORED 0
+#define PT_SAMPLED 1
+#define PT_STAMPED 2
+#define PT_AS_SENT 3
+#define PT_UNJUDGED 4           /* not acknowledged, or not yet judged */
+/* of a stored batch, what is left for Python */
+#define PT_LEFT_TAIL 1          /* acknowledgements have crossed: look for the end of the run at the tail */
+#define PT_LEFT_TRANSACTIONS 2  /* tell its offsets to Transactions */
+#define PT_LEFT_RUN 4           /* tell its offsets to StoredRuns */
+#define PT_LEFT_EPOCH 8         /* the epoch was proven long ago */
+/* source of a run of stored batches: StoredRuns */
+#define PT_NO_RUN 0
+#define PT_RUN_PRODUCE 1
+#define PT_RUN_WATCH 2
+
+typedef struct {
+    int64_t id, next_sequence;  /* next_sequence -1: none was forwarded yet */
+    int32_t epoch;
+    uint32_t forwarded;
+} pt_producer;
+
+typedef struct {                /* ProducerLedger: the last noted producer is the first */
+    int64_t leader_epoch;
+    uint32_t limit, count, room;
+    pt_producer *producers;
+} pt_ledger;
+
+typedef struct {                /* Recompression, of one topic */
+    int64_t generation;
+    int64_t equal_codecs;       /* bit n: codec n */
+    int64_t log_append_time;    /* -1: unknown, 0: no, 1: yes */
+} pt_fidelity;
+
+typedef struct {                /* times are seconds of a monotonic clock; offsets and epochs are -1 while unknown */
+    const pt_fidelity *fidelity;
+    pt_ledger ledger;
+    int64_t slot;
+    /* LeaderState */
+    int64_t epoch, led_epoch, suggested_epoch;
+    int64_t high_watermark, last_stable_offset, log_start_offset;
+    double proven_at;
+    _Bool frozen;
+    /* Partition */
+    _Bool is_followed, zstd;
+    int64_t tail, probe_offset, acknowledged_end, produced_from, young_from;
+    /* Transactions */
+    int64_t observed_end;       /* of the contiguous run */
+    _Bool has_gap;              /* batches beyond it were observed, or an LSO beyond it was shown */
+    /* StoredRuns */
+    int64_t run_source, run_first, run_following, run_bytes;
+    /* of the request that pt_forward noted last for it: its stamp, and the batch's place */
+    int64_t stamp, forwarded_at;
+} pt_row;
+
+typedef struct {                /* a produced batch in flight, and its partition when it was forwarded */
+    pt_row *row;
+    int64_t batch[12];          /* the po_row */
+    int64_t duplicate_check, epoch, high_watermark, generation;
+    int64_t number;             /* of the partition among those that the request names */
+    int64_t produced[7];        /* the po_produced of its acknowledgement */
+    int64_t verdict;
+    int64_t left;
+} pt_forwarded;
+
+typedef struct {                /* of one response; room for as many batches as were forwarded */
+    int64_t acknowledged, stamped, placed, stored;
+    int64_t any_left;           /* `left` of all stored batches, united */
+    int64_t *order;             /* numbers of the acknowledged batches; once they are placed, of those that are */
+    int64_t *others;            /* of the acknowledged ones that are not placed */
+    int64_t *places;            /* PT_PLACED_WORDS for each that is placed, in the order of `order` */
+} pt_work;
+
+pt_row *pt_new_row(int64_t slot, const pt_fidelity *fidelity);  /* NULL: no memory */
+void pt_free_row(pt_row *row);
+/* Notes that a batch of `count` records of a producer is about to be forwarded while `leader_epoch` is proven. Returns
+ * PT_NOT_DUPLICATE, PT_UNDECIDED or PT_RESENT. */
+int pt_note_producer(pt_ledger *ledger, int64_t leader_epoch, int64_t id, int64_t epoch, int64_t base_sequence,
+                     int64_t count);
+/* Notes that batches are about to be forwarded: `batches` has `count` po_row; `rows` their partitions, NULL: nothing of it is
+ * stored. Writes those that may be stored to `out`; returns their number. Of a partition that the request names repeatedly the
+ * last batch counts, as for the broker (KafkaApis.handleProduceRequest). `stamp` is another for each request. */
+int64_t pt_forward(const void *batches, pt_row *const *rows, int64_t count, int64_t stamp, pt_forwarded *out);
+/* Finds the batches of the request `frame` that `answered` po_produced of the response `answer` acknowledge, and notes of each
+ * that the broker has its records. `work` gets their numbers in `forwarded`, in the order of the response. Nothing is
+ * acknowledged where there is no memory. Then judges and places them, unless some have a log append time: these come first. */
+void pt_acknowledge(const uint8_t *frame, pt_forwarded *forwarded, int64_t count, const uint8_t *answer,
+                    const void *produced, int64_t answered, pt_work *work);
+/* The verdict on one batch acknowledged at `base_offset`. */
+int pt_judge(const pt_row *row, int64_t magic, int64_t attributes, int64_t duplicate_check, int64_t epoch,
+             int64_t high_watermark, int64_t generation, int64_t base_offset);
+/* Judges the acknowledged batches, but for those with a log append time. Those with the verdict PT_AS_SENT are placed. */
+void pt_place(pt_forwarded *forwarded, pt_work *work);
+/* Notes that the placed batches are stored; one whose run_end is negative is not, and its verdict becomes PT_UNJUDGED. `left`
+ * of each says what remains to be done. `epoch_since`: when an epoch must have been proven, at least. */
+void pt_note_stored(pt_forwarded *forwarded, pt_work *work, _Bool has_runs, double epoch_since);
+/* cdef end */
+#endif
