@@ -18,10 +18,13 @@ changed, a response those with news. Must not know which requests wait. Invarian
   machine the broker holds requests for less time, so that both, and their delays, fit in a lease.
 * `open_polls` of a partition in `_asked` counts this poll, from the sending until the poll pauses.
 * without a session (id 0: the broker's cache is full) each request is full.
+* after a response with news the poll rests REST_TIMES as long as the news took, so that the news of
+  that time come by one response, and wake each delayed Fetch once. It counts as open meanwhile.
 """
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -53,6 +56,12 @@ if TYPE_CHECKING:
 SOURCE = "watch"
 LOOK_EVERY_S = 0.02
 """How often a partition that no standing poll brings up to date is asked apart, in seconds."""
+REST_TIMES = 4
+"""Rest after news, in times of what they took: to learn, to wake delayed Fetches, to answer them. Polls
+then take at most a fifth of the event loop, and fewer polls come where the machine is busy.
+"""
+REST_MOST_S = 0.003
+"""Longest rest, in seconds: what a record may be late for it."""
 
 
 class SessionPoll:
@@ -76,6 +85,7 @@ class SessionPoll:
         "_max_wait_s",
         "_missing_bytes",
         "_pause_s",
+        "_rest",
         "_rest_until",
         "_session",
         "_turn",
@@ -112,6 +122,7 @@ class SessionPoll:
         self._link: BrokerConnection | None = None
         self._turn = 0
         self._rest_until = float("-inf")
+        self._rest: asyncio.TimerHandle | None = None  # after news
 
     # -- members -----------------------------------------------------------------------------------
 
@@ -158,7 +169,7 @@ class SessionPoll:
 
     def pump(self, own: OwnConnections) -> None:
         """Send a request if none is in flight and there is something to ask."""
-        if self.in_flight or not self.members or self._broker.now() < self._rest_until:
+        if self.in_flight or self._rest is not None or not self.members:
             return
         link = own.link(self.name)
         if link is not None:
@@ -169,7 +180,7 @@ class SessionPoll:
         asked about.
         """
         now = self._broker.now()
-        if self.in_flight or now < self._rest_until:
+        if self.in_flight or self._rest is not None or now < self._rest_until:
             return False
         if link is not self._link:
             self._link = link
@@ -303,7 +314,8 @@ class SessionPoll:
     # -- responses ---------------------------------------------------------------------------------
 
     def _answered(self, answer: Frame | None, sent_at: float) -> None:
-        late_s = self._broker.now() - sent_at - self._wait_s
+        came_at = self._broker.now()
+        late_s = came_at - sent_at - self._wait_s
         self._delay_s = max(late_s, self._delay_s / 2)  # half of it in each turn without
         response = scan_poll(answer)
         session = self._session
@@ -314,14 +326,16 @@ class SessionPoll:
             and session.accepts(response.session_id)
         ):
             learn = partial(self._learn_or_restart, response, answer, sent_at)
-            process_answer(self._broker, learn, self._finish)
+            has_news = len(response.partitions) > 0
+            finish = partial(self._finish, came_at if has_news else None)
+            process_answer(self._broker, learn, finish)
         else:
             error_code = ErrorCode.NONE if response is None else response.error_code
             if not (session.is_open and error_code in SESSION_ERRORS):
                 self._rest_until = self._broker.now() + REST_S
             self._restart(error_code)
-            self._broker.attempt(self._finish, "a poll's answer")
-        if not self.in_flight:
+            self._broker.attempt(partial(self._finish, None), "a poll's answer")
+        if not self.in_flight and self._rest is None:
             self._pause()
 
     def _pause(self) -> None:
@@ -332,9 +346,20 @@ class SessionPoll:
             self._uncover(partition)
         self.mark_all()
 
-    def _finish(self) -> None:
+    def _finish(self, news_at: float | None) -> None:
+        """Send the next request, after a rest if there were news: they came at `news_at` (seconds)."""
         self.in_flight = False
+        if news_at is not None:
+            rest_s = min(REST_TIMES * (self._broker.now() - news_at), REST_MOST_S)
+            if rest_s > 0:
+                self._rest = asyncio.get_running_loop().call_later(rest_s, self._rested)
         self._broker.replica_fetcher.polled(self)
+
+    def _rested(self) -> None:
+        self._rest = None
+        self._broker.replica_fetcher.pump()
+        if not self.in_flight:
+            self._pause()
 
     def _learn_or_restart(self, response: FetchResponse, answer: Frame, sent_at: float) -> None:
         """Learn from a response. If that raises, what was shown may be lost, so that omissions
