@@ -64,8 +64,8 @@ class FetchPartition(NamedTuple):
 
 class FetchRequest(NamedTuple):
     """`replica_id` is -1 for consumers (from version 15 read from ReplicaState); `session_at` is the index of
-    the session id in the frame, -1 below version 7; `rack_id` is empty where none was given; `is_distinct`: no partition
-    is asked for twice.
+    the session id in the frame, -1 below version 7; `rack_id` is empty where none was given; `is_distinct`: no
+    partition is asked for twice.
     """
 
     replica_id: int

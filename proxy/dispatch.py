@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from protocol import api, fetch_request, header
+from protocol import api, fetch_rows, header
 from protocol.errors import BadFrame
 from protocol.fetch_build import KeptLayout
 from proxy.fetch.authorization import Authorization
@@ -151,7 +151,7 @@ class Dispatch:
     def _handle(self, frame: Frame, is_fetch: bool) -> None:
         link = self._link
         if is_fetch:
-            scanned = fetch_request.scan_head(frame, self._most)
+            scanned = fetch_rows.scan_head(frame, self._most)
             if scanned is None:
                 relay_unread(link, frame)
             else:

@@ -22,6 +22,8 @@
 #define PO_FETCH_WORDS 19
 #define PO_TOPIC_WORDS 3
 #define PO_ASKED_WORDS 6
+#define PO_ANSWER_WORDS 4
+#define PO_POLLED_WORDS 8
 #define PO_MALFORMED -1
 #define PO_WIDE -2          /* names more than may be read */
 
@@ -76,13 +78,12 @@ typedef struct {                /* 2 words */
     int64_t start, end;         /* of the records */
 } po_fetched;
 
-typedef struct {                /* 3 words */
-    int64_t throttle_time_ms, error_code, session_id;
+typedef struct {                /* an answer to a Fetch */
+    int64_t throttle_time_ms, error_code, session_id, topics;
 } po_answer;
 
-typedef struct {                /* 9 words */
-    int64_t topic_at;           /* where the topic's id begins */
-    int64_t partition, error_code, high_watermark, last_stable_offset, log_start_offset, preferred_replica;
+typedef struct {                /* one of its partitions */
+    int64_t partition, error_code, high_watermark, last_stable_offset, log_start_offset, preferred_read_replica;
     int64_t start, end;         /* of the records; both -1: null */
 } po_polled;
 
@@ -114,9 +115,9 @@ int64_t po_scan_fetch(const uint8_t *frame, uint64_t size, int64_t most, po_fetc
  * are the whole of it, or end among its records. */
 int po_scan_fetched(const uint8_t *head, uint64_t received, uint64_t size, int version, const uint8_t *names,
                     uint64_t names_size, po_fetched *out);
-/* How many partitions `frame` answers, a whole answer of version 13: no more than `most`, without aborted transactions or
- * tagged fields; `out` and as many `rows` say what. Negative: it is of another form. */
-int64_t po_scan_rows(const uint8_t *frame, uint64_t size, po_answer *out, po_polled *rows, int64_t most);
+/* How many partitions `frame` answers, a whole answer of version 13: no more than `most`, nor more topics, without aborted
+ * transactions or tagged fields; `out`, `topics` and as many `rows` say what. Negative: it is of another form. */
+int64_t po_scan_rows(const uint8_t *frame, uint64_t size, po_answer *out, po_topic *topics, po_polled *rows, int64_t most);
 /* Writes an answer without its records to `out`, and returns its size; PO_WIDE where `room` does not suffice. `words` are a
  * po_answered for each of `count` partitions; before the n-th stand the bytes of `names` that end at name_ends[n], behind
  * the last those that end at name_ends[count]. `aborted` has two words for each transaction: producer id, first offset.

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from protocol import api, header
 from protocol.fetch_build import end_session
-from protocol.fetch_request import scan_request
+from protocol.fetch_rows import scan_request
 from proxy.fetch.completion import is_complete
 from proxy.fetch.delayed_fetch import DelayedFetch
 from proxy.fetch.evaluate import evaluate, evaluate_fetch

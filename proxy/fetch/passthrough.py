@@ -20,7 +20,7 @@ from isolation.tickets import Waits
 from protocol import api, fetch, fetch_ordinary, header
 from protocol.errors import BadFrame, ErrorCode
 from protocol.fetch_build import build_response
-from protocol.fetch_request import scan_request
+from protocol.fetch_rows import scan_request
 from proxy.fetch.response import PAUSE_MS, REFUSED
 from proxy.fetch.services import ClientFetch
 from proxy.net.splice import SpliceTransfer, may_pass
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from protocol.fetch import FetchRequest, FetchResponse
-    from protocol.fetch_request import FetchHead
+    from protocol.fetch_rows import FetchHead
     from protocol.primitives import Frame
     from proxy.fetch.services import FetchLink
     from proxy.net.framed_transport import FramedTransport
@@ -55,7 +55,9 @@ def pass_fetch(link: FetchLink, frame: Frame, head: FetchHead) -> None:
     """Pass a request where memory does not serve. `head` is that of `frame`, the whole request."""
     link.count_request(api.FETCH, len(frame))
     is_null = frame[header.CLIENT_ID_START] > 0x7F
-    client_id = None if is_null else str(frame[CLIENT_ID_AT : head.client_id_end], "utf-8", "replace")
+    client_id = (
+        None if is_null else str(frame[CLIENT_ID_AT : head.client_id_end], "utf-8", "replace")
+    )
     if link.client_id != client_id:
         link.name_client(client_id)
     reason = DISABLED if head.replica_id == CONSUMER else FOLLOWER

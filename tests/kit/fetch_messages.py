@@ -1,4 +1,4 @@
-"""Fetch requests, versions 4 to 18, read by Python; the product reads them in C (`protocol.fetch_request`).
+"""Fetch requests, versions 4 to 18, read by Python; the product reads them in C (`protocol.fetch_rows`).
 
 Owns: what C is held against, and what played brokers read. Must not know: sessions, which partitions are worth
 anything. Invariants: topics are names up to version 12, ids from 13 (KIP-516); a field that a version lacks has the
@@ -9,6 +9,7 @@ schema's default; unknown tagged fields are skipped; bytes after the last field 
 from collections.abc import Callable
 from operator import itemgetter
 
+from protocol import fetch_rows
 from protocol.errors import BadFrame
 from protocol.fetch import (
     LIMITS,
@@ -45,6 +46,14 @@ _FIELDS: dict[int, Callable[[tuple[int, ...]], tuple[int, ...]]] = {
 """By first version: FetchPartition's fields after the topic, from the wire's followed by -1."""
 
 
+def scan_in_c(frame: Frame) -> FetchRequest:
+    """The same, as the product reads it; raises `BadFrame`."""
+    scanned = fetch_rows.scan_request(frame, len(frame))
+    if scanned is None:
+        raise BadFrame("not a Fetch of version 4 to 18")
+    return scanned[1]
+
+
 @refuses_garbage
 def scan_request(frame: Frame, version: int, body_start: int) -> FetchRequest:
     """What a Fetch request of version 4 to 18 asks; raises `BadFrame`."""
@@ -73,9 +82,7 @@ def scan_request(frame: Frame, version: int, body_start: int) -> FetchRequest:
             replica_id = _replica_id(frame, tags)
     session = session_id, session_epoch, session_at
     is_distinct = len({one[:2] for one in partitions}) == len(partitions)
-    return FetchRequest(
-        replica_id, *limits, *session, rack_id, partitions, forgotten, is_distinct
-    )
+    return FetchRequest(replica_id, *limits, *session, rack_id, partitions, forgotten, is_distinct)
 
 
 def _replica_id(frame: Frame, tags: list[tuple[int, int, int]]) -> int:
@@ -83,7 +90,9 @@ def _replica_id(frame: Frame, tags: list[tuple[int, int, int]]) -> int:
     for tag, start, end in tags:
         if tag == _TAG_REPLICA_STATE:
             if end - start < INT32.size:
-                raise BadFrame(f"a tagged field of {end - start} bytes where {INT32.size} are needed")
+                raise BadFrame(
+                    f"a tagged field of {end - start} bytes where {INT32.size} are needed"
+                )
             return int(INT32.unpack_from(frame, start)[0])
     return NONE
 
