@@ -145,7 +145,12 @@ def scan_request(frame: Frame, most: int) -> tuple[RequestHeader, FetchRequest] 
     if frame[CLIENT_ID_START] < 0x80:  # else its length is -1
         client_id = str(frame[_CLIENT_ID_AT:client_id_end], "utf-8", "replace")
     rack_id = str(frame[rack_start:rack_end], "utf-8") if rack_start < rack_end else ""
-    named = _name_topics(frame, version, rows.topic_words, topics)
+    named: Iterable[TopicNameOrId]
+    if topics == 1:
+        only = frame[rows.topic_words[0] : rows.topic_words[1]]
+        named = repeat(str(only, "utf-8") if version < TOPIC_IDS_FROM else bytes(only))
+    else:
+        named = _name_topics(frame, version, rows.topic_words, topics)
     word = iter(rows.asked_words[: asked * _ASKED_WORDS].tolist())
     fields = zip(named, word, word, word, word, word, word, strict=False)
     partitions = list(map(_new, repeat(FetchPartition), fields))
@@ -169,7 +174,7 @@ def scan_rows(frame: Frame) -> FetchResponse | None:
     if count < 0:
         return None
     throttle_time_ms, error_code, session_id, topics = _ANSWER.unpack(_answer_bytes)
-    named = _name_topics(frame, ROWS_VERSION, _rows.topic_words, topics)
+    named = _name_topics(frame, ROWS_VERSION, _rows.topic_words, topics) if topics else ()
     word, no = iter(_polled_words[: count * _POLLED_WORDS].tolist()), repeat(None)
     fields = zip(named, word, word, word, word, word, word, no, no, no, word, word, strict=False)
     found = list(map(_new, repeat(FetchedPartition), fields))
@@ -178,12 +183,8 @@ def scan_rows(frame: Frame) -> FetchResponse | None:
 
 def _name_topics(
     frame: Frame, version: int, words: memoryview[int], topics: int
-) -> Iterable[TopicNameOrId]:
-    """Return the topic of each partition, or of more. `words` are those of so many po_topic."""
-    has_ids = version >= TOPIC_IDS_FROM
-    if topics == 1:
-        one = frame[words[0] : words[1]]
-        return repeat(bytes(one) if has_ids else str(one, "utf-8"))
+) -> list[TopicNameOrId]:
+    """Return the topic of each partition, in order. `words` are those of so many po_topic."""
     end = topics * _TOPIC_WORDS
     starts, ends, counts = (
         words[:end:_TOPIC_WORDS],
@@ -191,5 +192,5 @@ def _name_topics(
         words[2:end:_TOPIC_WORDS],
     )
     texts = map(frame.__getitem__, map(slice, starts, ends))
-    decoded = map(bytes, texts) if has_ids else map(str, texts, repeat("utf-8"))
+    decoded = map(str, texts, repeat("utf-8")) if version < TOPIC_IDS_FROM else map(bytes, texts)
     return list(chain.from_iterable(map(repeat, decoded, counts)))
