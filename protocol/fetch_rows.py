@@ -10,6 +10,7 @@ what is done with them. Invariants:
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import chain, islice, repeat
 from operator import itemgetter
 from struct import Struct
@@ -91,11 +92,13 @@ _ANSWER: Final = Struct(f"={_count_words('po_answer', *FetchResponse._fields[:-1
 _POLLED_WORDS: Final = _count_words(
     "po_polled", *FetchedPartition._fields[1:_DIVERGING], *FetchedPartition._fields[_ABORTED + 1 :]
 )
-_REQUEST: Final = slice(
-    FetchHead._fields.index("replica_id"), FetchHead._fields.index("names_start")
+_REPLICA_ID: Final = FetchHead._fields.index("replica_id")
+_NAMES_START: Final = FetchHead._fields.index("names_start")
+"""Between them a head has the fields with which a FetchRequest begins."""
+assert (
+    FetchHead._fields[_REPLICA_ID:_NAMES_START]
+    == FetchRequest._fields[: FetchRequest._fields.index("rack_id")]
 )
-"""The fields of a head with which a FetchRequest begins."""
-assert FetchHead._fields[_REQUEST] == FetchRequest._fields[: _REQUEST.stop - _REQUEST.start]
 
 
 class _Rows:
@@ -115,6 +118,7 @@ _answer, _polled = ffi.new("po_answer *"), ffi.new("po_polled[]", ROOM)
 _head_bytes, _answer_bytes = memoryview(ffi.buffer(_head)), memoryview(ffi.buffer(_answer))
 _polled_words = memoryview(ffi.buffer(_polled)).cast("q")
 _scan_fetch, _scan_rows, _from_buffer = lib.po_scan_fetch, lib.po_scan_rows, ffi.from_buffer
+_decode = partial(str, encoding="utf-8")
 _new = tuple.__new__
 """Makes a NamedTuple in half the time of its own constructor, which is a Python function."""
 
@@ -139,8 +143,8 @@ def scan_request(frame: Frame, most: int) -> tuple[RequestHeader, FetchRequest] 
         rows = _Rows(found)
         _scan_fetch(source, len(frame), most, _head, rows.topics, rows.asked, found)
     words = _HEAD.unpack(_head_bytes)
-    version, correlation_id, client_id_end, body_start = words[: _REQUEST.start]
-    _, _, topics, asked, forgotten, rack_start, rack_end = words[_REQUEST.stop :]
+    version, correlation_id, client_id_end, body_start = words[:_REPLICA_ID]
+    _, _, topics, asked, forgotten, rack_start, rack_end = words[_NAMES_START:]
     client_id = None
     if frame[CLIENT_ID_START] < 0x80:  # else its length is -1
         client_id = str(frame[_CLIENT_ID_AT:client_id_end], "utf-8", "replace")
@@ -161,7 +165,7 @@ def scan_request(frame: Frame, most: int) -> tuple[RequestHeader, FetchRequest] 
     key = _INDEX if topics == 1 else _KEY
     is_distinct = asked < 2 or len(set(map(key, partitions))) == asked
     head = FETCH, version, correlation_id, client_id, body_start
-    request = *words[_REQUEST], rack_id, partitions, left, is_distinct
+    request = *words[_REPLICA_ID:_NAMES_START], rack_id, partitions, left, is_distinct
     return _new(RequestHeader, head), _new(FetchRequest, request)
 
 
@@ -174,11 +178,15 @@ def scan_rows(frame: Frame) -> FetchResponse | None:
     if count < 0:
         return None
     throttle_time_ms, error_code, session_id, topics = _ANSWER.unpack(_answer_bytes)
-    named = _name_topics(frame, ROWS_VERSION, _rows.topic_words, topics) if topics else ()
+    named: Iterable[TopicNameOrId] = ()
+    if topics == 1:
+        named = repeat(bytes(frame[_rows.topic_words[0] : _rows.topic_words[1]]))
+    elif topics:
+        named = _name_topics(frame, ROWS_VERSION, _rows.topic_words, topics)
     word, no = iter(_polled_words[: count * _POLLED_WORDS].tolist()), repeat(None)
     fields = zip(named, word, word, word, word, word, word, no, no, no, word, word, strict=False)
     found = list(map(_new, repeat(FetchedPartition), fields))
-    return FetchResponse(throttle_time_ms, error_code, session_id, found)
+    return _new(FetchResponse, (throttle_time_ms, error_code, session_id, found))
 
 
 def _name_topics(
@@ -192,5 +200,5 @@ def _name_topics(
         words[2:end:_TOPIC_WORDS],
     )
     texts = map(frame.__getitem__, map(slice, starts, ends))
-    decoded = map(str, texts, repeat("utf-8")) if version < TOPIC_IDS_FROM else map(bytes, texts)
+    decoded = map(_decode, texts) if version < TOPIC_IDS_FROM else map(bytes, texts)
     return list(chain.from_iterable(map(repeat, decoded, counts)))
