@@ -1,4 +1,4 @@
-"""Fetch, versions 4 to 18, read: what a client asks, what the broker answered.
+"""Fetch, versions 4 to 18: what a client asks, and what the broker answered, read.
 
 Owns: the layouts of FetchRequest.json and FetchResponse.json, of which `fetch_build` is the other direction.
 Must not know: what a batch holds, sessions, which partitions are worth anything. Invariants: records are
@@ -7,7 +7,7 @@ version lacks has the schema's default; unknown tagged fields are skipped; bytes
 ignored, as the broker does (AbstractRequest.parseRequest).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from operator import itemgetter
 from struct import Struct
 from typing import Final, NamedTuple
@@ -46,7 +46,6 @@ ANSWER_V4 = Struct(">ihqq")  # partition, error, high watermark, last stable off
 ANSWER_V5 = Struct(">ihqqq")  # the same and log start offset
 _DIVERGING = Struct(">iq")
 
-_TAG_REPLICA_STATE: Final = 1
 _TAG_DIVERGING_EPOCH: Final = 0
 _TAG_CURRENT_LEADER: Final = 1
 
@@ -65,8 +64,8 @@ class FetchPartition(NamedTuple):
 
 class FetchRequest(NamedTuple):
     """`replica_id` is -1 for consumers (from version 15 read from ReplicaState); `session_at` is the index of
-    the session id in the frame, -1 below version 7; `rack_id` is empty where none was given; `offsets_at` are the
-    indexes of the partitions' fetch offsets in the frame.
+    the session id in the frame, -1 below version 7; `rack_id` is empty where none was given; `is_distinct`: no
+    partition is asked for twice.
     """
 
     replica_id: int
@@ -80,7 +79,7 @@ class FetchRequest(NamedTuple):
     rack_id: str
     partitions: list[FetchPartition]
     forgotten: list[tuple[TopicNameOrId, int]]
-    offsets_at: Sequence[int] = ()
+    is_distinct: bool
 
     @property
     def least_bytes(self) -> int:
@@ -119,24 +118,16 @@ class FetchResponse(NamedTuple):
 
 
 class PartitionLayout(NamedTuple):
-    """A request's partition in one range of versions: its fields on the wire, and how to order them.
-
-    `scan` picks FetchPartition's fields after the topic from the wire's followed by -1; `build` the reverse; the
-    fetch offset stands `offset_after` bytes after the first.
-    """
+    """A request's partition in one range of versions: its fields on the wire, picked by `build`."""
 
     wire: Struct
-    scan: Callable[[tuple[int, ...]], tuple[int, ...]]
     build: Callable[[FetchPartition], tuple[int, ...]]
-    offset_after: int
 
 
-_V4 = PartitionLayout(Struct(">iqi"), itemgetter(0, 3, 1, 3, 3, 2), itemgetter(1, 3, 6), 4)
-_V5 = PartitionLayout(Struct(">iqqi"), itemgetter(0, 4, 1, 4, 2, 3), itemgetter(1, 3, 5, 6), 4)
-_V9 = PartitionLayout(Struct(">iiqqi"), itemgetter(0, 1, 2, 5, 3, 4), itemgetter(1, 2, 3, 5, 6), 8)
-_V12 = PartitionLayout(
-    Struct(">iiqiqi"), itemgetter(0, 1, 2, 3, 4, 5), itemgetter(1, 2, 3, 4, 5, 6), 8
-)
+_V4 = PartitionLayout(Struct(">iqi"), itemgetter(1, 3, 6))
+_V5 = PartitionLayout(Struct(">iqqi"), itemgetter(1, 3, 5, 6))
+_V9 = PartitionLayout(Struct(">iiqqi"), itemgetter(1, 2, 3, 5, 6))
+_V12 = PartitionLayout(Struct(">iiqiqi"), itemgetter(1, 2, 3, 4, 5, 6))
 
 
 def partition_layout(version: int) -> PartitionLayout:
@@ -161,96 +152,9 @@ def _read_topic(
     return read_string(encoding, frame, at)
 
 
-@refuses_garbage
-def scan_request(frame: Frame, version: int, body_start: int) -> FetchRequest:
-    """What a Fetch request of version 4 to 18 asks; raises `BadFrame`."""
-    encoding = fetch_encoding(version)
-    at, replica_id = body_start, NONE
-    if version < REPLICA_STATE_FROM:
-        (replica_id,) = INT32.unpack_from(frame, at)
-        at += 4
-    max_wait_ms, min_bytes, max_bytes, isolation_level = LIMITS.unpack_from(frame, at)
-    at += LIMITS.size
-    session_id, session_epoch, session_at = 0, NONE, NONE
-    if version >= SESSIONS_FROM:
-        session_at = at
-        session_id, session_epoch = INT32_PAIR.unpack_from(frame, at)
-        at += INT32_PAIR.size
-    partitions, offsets_at, at = _scan_asked(encoding, version, frame, at)
-    forgotten: list[tuple[TopicNameOrId, int]] = []
-    if version >= SESSIONS_FROM:
-        forgotten, at = _scan_forgotten(encoding, version, frame, at)
-    rack_id = ""
-    if version >= RACK_FROM:
-        rack_id, at = read_string(encoding, frame, at)
-    if encoding is FLEXIBLE:
-        tags, at = scan_tags(frame, at)
-        if version >= REPLICA_STATE_FROM:
-            replica_id = _replica_id(frame, tags)
-    return FetchRequest(
-        replica_id,
-        max_wait_ms,
-        min_bytes,
-        max_bytes,
-        isolation_level,
-        session_id,
-        session_epoch,
-        session_at,
-        rack_id,
-        partitions,
-        forgotten,
-        offsets_at,
-    )
-
-
-def _replica_id(frame: Frame, tags: list[tuple[int, int, int]]) -> int:
-    """From ReplicaState, a tagged field since version 15 (KIP-903)."""
-    for tag, start, end in tags:
-        if tag == _TAG_REPLICA_STATE:
-            _check_tag(start, end, INT32.size)
-            return int(INT32.unpack_from(frame, start)[0])
-    return NONE
-
-
 def _check_tag(start: int, end: int, least: int) -> None:
     if end - start < least:
         raise BadFrame(f"a tagged field of {end - start} bytes where {least} are needed")
-
-
-def _scan_asked(
-    encoding: Encoding, version: int, frame: Frame, at: int
-) -> tuple[list[FetchPartition], list[int], int]:
-    """All partitions, where their fetch offsets stand, and what follows."""
-    wire, scan, _, offset_after = partition_layout(version)
-    skip_tags, size = encoding.skip_tags, wire.size
-    found = []
-    offsets_at = []
-    topics, at = read_array(encoding, frame, at)
-    for _ in topics:
-        topic, at = _read_topic(encoding, version, frame, at)
-        partitions, at = read_array(encoding, frame, at)
-        for _ in partitions:
-            fields = scan((*wire.unpack_from(frame, at), NONE))
-            found.append(FetchPartition(topic, *fields))
-            offsets_at.append(at + offset_after)
-            at = skip_tags(frame, at + size)
-        at = skip_tags(frame, at)
-    return found, offsets_at, at
-
-
-def _scan_forgotten(
-    encoding: Encoding, version: int, frame: Frame, at: int
-) -> tuple[list[tuple[TopicNameOrId, int]], int]:
-    found = []
-    topics, at = read_array(encoding, frame, at)
-    for _ in topics:
-        topic, at = _read_topic(encoding, version, frame, at)
-        partitions, at = read_array(encoding, frame, at)
-        for _ in partitions:
-            found.append((topic, INT32.unpack_from(frame, at)[0]))
-            at += 4
-        at = encoding.skip_tags(frame, at)
-    return found, at
 
 
 @refuses_garbage

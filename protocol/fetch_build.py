@@ -123,7 +123,7 @@ def build_request(
 def _put_asked(
     frame: bytearray, encoding: Encoding, version: int, partitions: Sequence[FetchPartition]
 ) -> None:
-    wire, _, build, _ = partition_layout(version)
+    wire, build = partition_layout(version)
     topics = _by_topic(partitions)
     frame += encoding.build_count(len(topics))
     for topic, asked in topics:
@@ -163,6 +163,22 @@ class ResponseLayout(NamedTuple):
     keys: list[tuple[TopicNameOrId, int]]
     names: bytes
     ends: Any
+
+
+class KeptLayout:
+    """The layout of a connection's last response, for a next one that names the same partitions.
+
+    `layout` is None before the first, and if it is not worth keeping.
+    """
+
+    __slots__ = ("layout",)
+
+    def __init__(self) -> None:
+        self.layout: ResponseLayout | None = None
+
+    def keep(self, layout: ResponseLayout | None) -> None:
+        """Keep it in place of the one before."""
+        self.layout = layout
 
 
 ResponseHeads: TypeAlias = "tuple[bytes, list[int]]"

@@ -1,4 +1,4 @@
-"""Fetch requests and answers of the ordinary form, read in one pass by C: native/ordinary.h says what that form is.
+"""Answers to a Fetch of the ordinary form, read in one pass by C: native/ordinary.h says what that form is.
 
 Owns: handing frames to C and its words to Python. Must not know: what is done with them. Invariants: one thread; None
 is "of another form, or garbage", for `protocol.fetch` to judge, and never an error; what is said of an ordinary frame
@@ -8,19 +8,9 @@ is what `protocol.fetch` says of it.
 from protocol._ordinary import ffi, lib
 from protocol.primitives import Frame
 
-_fetch = ffi.new("po_fetch *")
 _fetched = ffi.new("po_fetched *")
-_fetch_words = memoryview(ffi.buffer(_fetch)).cast("q")
 _fetched_words = memoryview(ffi.buffer(_fetched)).cast("q")
-_scan_fetch, _scan_fetched, _from_buffer = lib.po_scan_fetch, lib.po_scan_fetched, ffi.from_buffer
-
-
-def scan_request(frame: Frame) -> list[int] | None:
-    """Version, correlation id, end of the client id, start of the body, replica id, number of partitions (0 or 1), and
-    where the names of topic and partition start and end. None for any other frame.
-    """
-    source = frame if type(frame) is bytes else _from_buffer(frame)
-    return _fetch_words.tolist() if _scan_fetch(source, len(frame), _fetch) else None
+_scan_fetched, _from_buffer = lib.po_scan_fetched, ffi.from_buffer
 
 
 def scan_answer(head: Frame, frame_bytes: int, version: int, names: bytes) -> list[int] | None:

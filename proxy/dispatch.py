@@ -11,13 +11,13 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from protocol import api, fetch_ordinary, header
+from protocol import api, fetch_rows, header
 from protocol.errors import BadFrame
-from protocol.fetch_again import FetchScanner
+from protocol.fetch_build import KeptLayout
 from proxy.fetch.authorization import Authorization
-from proxy.fetch.handler import handle_fetch
+from proxy.fetch.handler import handle_fetch, relay_unread
 from proxy.fetch.misses.reads import Reads
-from proxy.fetch.passthrough import pass_single_fetch
+from proxy.fetch.passthrough import pass_fetch
 from proxy.produce.handler import handle_produce
 from proxy.produce.pipeline import start_pipeline
 from proxy.produce.receive_in_arena import find_lender
@@ -68,11 +68,11 @@ class Dispatch:
     (`net.services.Handlers`).
     """
 
-    __slots__ = ("_has_pipeline", "_link", "_most", "authorization", "fetches", "reads")
+    __slots__ = ("_has_pipeline", "_link", "_most", "authorization", "kept", "reads")
 
     _most: int
     authorization: Authorization
-    fetches: FetchScanner
+    kept: KeptLayout
     reads: Reads
 
     def __init__(self, link: Link, has_pipeline: bool = True) -> None:
@@ -85,7 +85,7 @@ class Dispatch:
         link = self._link
         self.set_limits(link.broker.config.limits)
         self.authorization = Authorization(link)
-        self.fetches = FetchScanner()
+        self.kept = KeptLayout()
         self.reads = Reads(link)
         link.framed.framer.borrow_from(find_lender(link.broker, link.stores))
         let_produces_pass(link)
@@ -134,7 +134,7 @@ class Dispatch:
                 if is_single and self._has_pipeline and link.pipeline is None:
                     start_pipeline(link)
             elif key == FETCH_KEY and link.stores:
-                handle_fetch(link, frame)
+                handle_fetch(link, frame, self._most)
             else:
                 self._handle(frame, key == FETCH_KEY)
         except BadFrame as error:
@@ -149,17 +149,16 @@ class Dispatch:
             link.hold_at_bounds()
 
     def _handle(self, frame: Frame, is_fetch: bool) -> None:
-        link, size_bytes = self._link, len(frame)
+        link = self._link
         if is_fetch:
-            single = fetch_ordinary.scan_request(frame)
-            if single is None:
-                handle_fetch(link, frame)
+            scanned = fetch_rows.scan_head(frame, self._most)
+            if scanned is None:
+                relay_unread(link, frame)
             else:
-                link.count_request(api.FETCH, size_bytes)
-                pass_single_fetch(link, frame, single)
+                pass_fetch(link, frame, scanned)
             return
         head = header.peek_request(frame)
-        link.count_request(head.api_key, size_bytes)
+        link.count_request(head.api_key, len(frame))
         if link.client_id != head.client_id:
             link.name_client(head.client_id)
         ROUTES.get(head.api_key, relay)(link, head, frame)

@@ -58,6 +58,13 @@ static inline int64_t read_count(cursor *c, unsigned classic_width) {
     return c->flexible ? read_uvarint(c) - 1 : read_int(c, classic_width);
 }
 
+/* A count of an array that must not be null; no element takes less than a byte. */
+static inline int64_t read_array(cursor *c) {
+    int64_t count = read_count(c, 4);
+    expect(c, count >= 0 && (uint64_t)count <= c->size - c->at);
+    return c->ok ? count : 0;
+}
+
 static inline void skip_text(cursor *c, int64_t length, int may_be_null) {
     expect(c, length >= (may_be_null ? -1 : 0));
     skip(c, c->ok && length > 0 ? (uint64_t)length : 0);

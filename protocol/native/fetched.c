@@ -1,23 +1,17 @@
-/* The two messages of a Fetch of the ordinary form (FetchRequest.json, FetchResponse.json). */
+/* An answer to a Fetch, of the ordinary form (FetchResponse.json). */
 #include <string.h>
 
 #include "cursor.h"
 #include "ordinary.h"
 
-#define FETCH 1
-#define FIRST_VERSION 4
 #define LOG_START_FROM 5
 #define SESSIONS_FROM 7
-#define LEADER_EPOCH_FROM 9
 #define RACK_FROM 11
-#define FLEXIBLE_FROM 12        /* and the epoch last fetched */
+#define FLEXIBLE_FROM 12
 #define TOPIC_IDS_FROM 13
-#define REPLICA_STATE_FROM 15   /* before it: the replica's id */
-#define LAST_VERSION 18
 #define TOPIC_ID_BYTES 16
 #define PRODUCER_AND_OFFSET_BYTES 16
 
-_Static_assert(sizeof(po_fetch) == 8 * 8, "po_fetch is words");
 _Static_assert(sizeof(po_fetched) == 2 * 8, "po_fetched is words");
 
 /* Not null. Any other text is for Python to decode. */
@@ -39,49 +33,6 @@ static void skip_name(cursor *c, int version) {
     }
     expect(c, read_count(c, 4) == 1);
     skip(c, 4);
-}
-
-/* What is asked of a partition, and what is behind it. */
-static void skip_asked(cursor *c, int version) {
-    skip(c, 8 + 4); /* fetch offset, bytes */
-    skip(c, (version >= LOG_START_FROM ? 8 : 0) + (version >= LEADER_EPOCH_FROM ? 4 : 0) +
-                (version >= FLEXIBLE_FROM ? 4 : 0));
-    expect_no_tags(c);
-    expect_no_tags(c);
-}
-
-int po_scan_fetch(const uint8_t *frame, uint64_t size, po_fetch *out) {
-    cursor c = {frame, size, 0, 0, 1};
-    skip(&c, 4);
-    expect(&c, read_int(&c, 2) == FETCH);
-    int version = (int)(out->version = read_int(&c, 2));
-    expect(&c, version >= FIRST_VERSION && version <= LAST_VERSION);
-    out->correlation_id = read_int(&c, 4);
-    skip_text(&c, read_int(&c, 2), 1); /* the client id is in the old encoding always */
-    out->client_id_end = (int64_t)c.at;
-    c.flexible = version >= FLEXIBLE_FROM;
-    expect_no_tags(&c);
-    out->body_start = (int64_t)c.at;
-    out->replica_id = version < REPLICA_STATE_FROM ? read_int(&c, 4) : -1;
-    skip(&c, 4 + 4 + 4 + 1 + (version >= SESSIONS_FROM ? 4 + 4 : 0));
-    out->names_start = (int64_t)c.at;
-    out->partitions = read_count(&c, 4);
-    expect(&c, out->partitions == 0 || out->partitions == 1);
-    if (out->partitions) {
-        skip_name(&c, version);
-    }
-    out->names_end = (int64_t)c.at;
-    if (out->partitions) {
-        skip_asked(&c, version);
-    }
-    if (version >= SESSIONS_FROM) {
-        expect(&c, read_count(&c, 4) == 0); /* nothing is forgotten */
-    }
-    if (version >= RACK_FROM) {
-        skip_ascii(&c, read_count(&c, 2));
-    }
-    expect_no_tags(&c);
-    return c.ok && c.at == size;
 }
 
 /* Up to the names, which are those asked for, if some were. */

@@ -1,13 +1,12 @@
 /* Requests and answers of Produce and Fetch, read in one pass, and an answer to a Fetch, written; and how much any names.
  * The only declaration.
  *
- * A Produce is read whole, whatever it is: a row for each partition, versions 3 to 13; so is its answer. Of a Fetch only the
- * ordinary form is read: versions 4 to 18, one topic and one partition, or none; nothing is forgotten, no tagged field,
- * ASCII names. Its answer: one partition, records that are not null.
+ * A Produce and a Fetch are read whole, whatever they are: a row for each partition, versions 3 to 13 and 4 to 18; so is the
+ * answer to a Produce. Of an answer to a Fetch only the ordinary form is read: one partition, records that are not null.
  * Owns: recognising them, and where what of them stands. Must not know: Python, what is done with it. Invariants: nothing
- * is read beyond `size`; bytes behind the last field of a Produce are ignored (AbstractRequest.parseRequest), and its texts
- * are not decoded; a Fetch of another form, garbage included, is 0 and for protocol/fetch.py to judge, which says the same
- * of what is ordinary; no state.
+ * is read beyond `size`; bytes behind the last field of a request are ignored (AbstractRequest.parseRequest); texts of a
+ * Produce are not decoded, those of a Fetch are UTF-8; an answer to a Fetch of another form, garbage included, is for
+ * protocol/fetch.py to judge, which says the same of what is ordinary; no state.
  * The part between the cdef marks is fed to cffi unchanged; the structs are words. Python asserts that its fields have these
  * names, in this order. */
 #ifndef ORDINARY_H
@@ -20,6 +19,11 @@
 #define PO_PRODUCE_WORDS 8
 #define PO_ROW_WORDS 12
 #define PO_PRODUCED_WORDS 7
+#define PO_FETCH_WORDS 19
+#define PO_TOPIC_WORDS 3
+#define PO_ASKED_WORDS 6
+#define PO_ANSWER_WORDS 4
+#define PO_POLLED_WORDS 8
 #define PO_MALFORMED -1
 #define PO_WIDE -2          /* names more than may be read */
 
@@ -47,26 +51,39 @@ typedef struct {            /* one partition of an answer */
     int64_t error_code, base_offset, log_append_time_ms, log_start_offset;
 } po_produced;
 
-typedef struct {                /* 8 words */
+typedef struct {            /* a Fetch; what its version lacks is -1, but session 0 */
     int64_t version, correlation_id;
-    int64_t client_id_end, body_start;
-    int64_t replica_id;         /* -1: a consumer's */
-    int64_t partitions;         /* 0 or 1 */
+    int64_t client_id_end;      /* the client id begins behind its length */
+    int64_t body_start;         /* behind the header */
+    int64_t replica_id;         /* -1: a consumer's; from version 15 as its tagged field says */
+    int64_t max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch;
+    int64_t session_at;         /* where the session's id begins */
     int64_t names_start;        /* where the array of topics begins */
-    int64_t names_end;          /* behind the partition's index, or behind that array where it is empty */
+    int64_t names_end;          /* behind the first partition's index, or behind that array where there is none */
+    int64_t topics;             /* those asked for, then those of forgotten partitions */
+    int64_t partitions, forgotten;
+    int64_t rack_start, rack_end; /* UTF-8; both 0 where its version has none */
 } po_fetch;
+
+typedef struct {            /* one of its topics */
+    int64_t start, end;         /* a name behind its length, UTF-8, or an id */
+    int64_t partitions;
+} po_topic;
+
+typedef struct {            /* one of its partitions: those asked for, then those forgotten, which have the index alone */
+    int64_t partition, current_leader_epoch, fetch_offset, last_fetched_epoch, log_start_offset, max_bytes;
+} po_asked;
 
 typedef struct {                /* 2 words */
     int64_t start, end;         /* of the records */
 } po_fetched;
 
-typedef struct {                /* 3 words */
-    int64_t throttle_time_ms, error_code, session_id;
+typedef struct {                /* an answer to a Fetch */
+    int64_t throttle_time_ms, error_code, session_id, topics;
 } po_answer;
 
-typedef struct {                /* 9 words */
-    int64_t topic_at;           /* where the topic's id begins */
-    int64_t partition, error_code, high_watermark, last_stable_offset, log_start_offset, preferred_replica;
+typedef struct {                /* one of its partitions */
+    int64_t partition, error_code, high_watermark, last_stable_offset, log_start_offset, preferred_read_replica;
     int64_t start, end;         /* of the records; both -1: null */
 } po_polled;
 
@@ -89,21 +106,18 @@ int64_t po_scan_produce(const uint8_t *frame, uint64_t size, int64_t most, po_pr
 int po_scan_single(const uint8_t *begun, uint64_t have, uint64_t size, po_produce *out, po_row *row);
 /* The number of partitions of an answer in `version`, the first `room` of them in `rows`; or PO_MALFORMED. */
 int64_t po_scan_produced(const uint8_t *frame, uint64_t size, int version, po_produced *rows, int64_t room);
-/* 1: `frame` is an ordinary Fetch. */
-int po_scan_fetch(const uint8_t *frame, uint64_t size, po_fetch *out);
+/* The number of topics or partitions of a Fetch, those forgotten included: the greater. The first `room` of them are in
+ * `topics` and `rows`. PO_MALFORMED; PO_WIDE: po_weigh finds more than `most` in it. */
+int64_t po_scan_fetch(const uint8_t *frame, uint64_t size, int64_t most, po_fetch *out, po_topic *topics,
+                      po_asked *rows, int64_t room);
 /* 1: an ordinary answer of `size` bytes in `version`, about what `names` says (from `names_start` to `names_end` of a
  * request for one partition; about anything where `names_size` is 0), begins with the `received` bytes of `head`, and they
  * are the whole of it, or end among its records. */
 int po_scan_fetched(const uint8_t *head, uint64_t received, uint64_t size, int version, const uint8_t *names,
                     uint64_t names_size, po_fetched *out);
-/* How many partitions `frame` answers, a whole answer of version 13: no more than `most`, without aborted transactions or
- * tagged fields; `out` and as many `rows` say what. Negative: it is of another form. */
-int64_t po_scan_rows(const uint8_t *frame, uint64_t size, po_answer *out, po_polled *rows, int64_t most);
-/* 1: `frame` is `last`, a Fetch, but for its correlation id, the four bytes at `epoch_at` (0: it has no session epoch) and
- * the eight at each of `offsets` ascending places `offset_at`. `out` has 2 + `offsets` words: correlation id, session epoch
- * (-1 where it has none), and the offsets. */
-int po_repeats(const uint8_t *frame, uint64_t size, const uint8_t *last, uint64_t last_size, uint64_t epoch_at,
-               const uint32_t *offset_at, uint64_t offsets, int64_t *out);
+/* How many partitions `frame` answers, a whole answer of version 13: no more than `most`, nor more topics, without aborted
+ * transactions or tagged fields; `out`, `topics` and as many `rows` say what. Negative: it is of another form. */
+int64_t po_scan_rows(const uint8_t *frame, uint64_t size, po_answer *out, po_topic *topics, po_polled *rows, int64_t most);
 /* Writes an answer without its records to `out`, and returns its size; PO_WIDE where `room` does not suffice. `words` are a
  * po_answered for each of `count` partitions; before the n-th stand the bytes of `names` that end at name_ends[n], behind
  * the last those that end at name_ends[count]. `aborted` has two words for each transaction: producer id, first offset.

@@ -34,13 +34,6 @@ static void skip_tags(cursor *c) {
     }
 }
 
-/* A count of an array that must not be null; no element takes less than a byte. */
-static int64_t read_array(cursor *c) {
-    int64_t count = read_count(c, 4);
-    expect(c, count >= 0 && (uint64_t)count <= c->size - c->at);
-    return c->ok ? count : 0;
-}
-
 static void skip_topic(cursor *c, int64_t version) {
     if (version >= TOPIC_IDS_FROM) {
         skip(c, TOPIC_ID_BYTES);

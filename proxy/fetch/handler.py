@@ -18,14 +18,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from protocol import api, header
-from protocol.errors import BadFrame
 from protocol.fetch_build import end_session
+from protocol.fetch_rows import scan_request
 from proxy.fetch.completion import is_complete
 from proxy.fetch.delayed_fetch import DelayedFetch
 from proxy.fetch.evaluate import evaluate, evaluate_fetch
 from proxy.fetch.forward import forward_fetch
 from proxy.fetch.hit_estimate import peek_would_hit
-from proxy.fetch.passthrough import CONSUMER, DISABLED, FOLLOWER, pass_fetch
+from proxy.fetch.passthrough import CONSUMER, DISABLED, pass_follower
 from proxy.fetch.record import FetchRecord
 from proxy.fetch.response import answer_error, build_answer, refuse_fetch
 from proxy.fetch.services import ClientFetch
@@ -35,49 +35,38 @@ from proxy.partitions.readable import ISOLATION_LEVELS, NEEDS_BROKER, PartitionS
 from proxy.relay import is_left_unread, relay
 
 if TYPE_CHECKING:
-    from protocol.fetch import FetchRequest
-    from protocol.header import RequestHeader
     from protocol.primitives import Frame
     from proxy.fetch.services import FetchLink
 
 
-def handle_fetch(link: FetchLink, frame: Frame) -> None:
-    """Answer, delay, forward or relay one Fetch from `link`. Raises BadFrame if its header cannot be
-    read.
+def handle_fetch(link: FetchLink, frame: Frame, most: int) -> None:
+    """Answer, delay, forward or relay one Fetch from `link`, which stores. Raises BadFrame if its
+    header cannot be read.
 
-    `frame` is the whole request. The call never blocks: the response leaves later if the Fetch
-    waits.
+    `frame` is the whole request. A frame that names more than `most` (`limits.requestPartitions`),
+    or that is malformed, is relayed unread. The call never blocks: the response leaves later if the
+    Fetch waits.
     """
-    again = link.handlers.fetches.read_again(frame)
-    head = header.peek_request(frame) if again is None else again[0]
+    scanned = scan_request(frame, most)
+    if scanned is None:
+        relay_unread(link, frame)
+        return
+    head, request = scanned
     link.count_request(api.FETCH, len(frame))
     if link.client_id != head.client_id:
         link.name_client(head.client_id)
-    request = _scan(link, head, frame) if again is None else again[1]
-    if request is None:
-        if link.stores:
-            # The broker must grant no session: fetch sessions are Forebay's own.
-            frame = end_session(frame, head.api_version, head.body_start)
-        relay(
-            link,
-            head,
-            frame,
-            partial(link.broker.accounts.enter_unread, link, head, link.broker.now()),
-        )
-        return
     version, authorization = head.api_version, link.handlers.authorization
     if authorization.version != version:
         authorization.note_version(version)
     replica_id, _, _, max_bytes, isolation_level, session_id, session_epoch, *_ = request
-    if replica_id != CONSUMER or not link.stores:
-        reason = FOLLOWER if replica_id != CONSUMER else DISABLED
-        pass_fetch(link, head, request, frame, reason)
+    if replica_id != CONSUMER:
+        pass_follower(link, frame, head, request)
         return
     broker, now = link.broker, link.broker.now()
     if max_bytes > broker.node.fetch_max_bytes:  # KafkaApis.handleFetchRequest
         request = request._replace(max_bytes=broker.node.fetch_max_bytes)
     context, idle_partitions = None, None
-    if again is None or session_id != NO_SESSION or session_epoch != FINAL_EPOCH:
+    if session_id != NO_SESSION or session_epoch != FINAL_EPOCH or not request.is_distinct:
         context = open_fetch(broker.sessions, request, version, link.session_owner, now)
     fetch = ClientFetch(link, head, request, context, len(frame), now)
     if (
@@ -102,6 +91,26 @@ def handle_fetch(link: FetchLink, frame: Frame) -> None:
         build_answer(fetch, statuses)
     else:
         DelayedFetch(FetchRecord(fetch), frame, idle_partitions).start(statuses)
+
+
+def relay_unread(link: FetchLink, frame: Frame) -> None:
+    """Relay a Fetch that was not read, for the broker to judge. Raises BadFrame if its header cannot
+    be read.
+
+    Its version is another, it is malformed, or it names more than may be read, which is counted.
+    The access log and metrics count it as one pass.
+    """
+    head = header.peek_request(frame)
+    link.count_request(api.FETCH, len(frame))
+    if link.client_id != head.client_id:
+        link.name_client(head.client_id)
+    if api.APIS[api.FETCH].decodes(head.api_version):
+        is_left_unread(link, head, frame)
+    if link.stores:
+        # The broker must grant no session: fetch sessions are Forebay's own.
+        frame = end_session(frame, head.api_version, head.body_start)
+    on_sent = partial(link.broker.accounts.enter_unread, link, head, link.broker.now())
+    relay(link, head, frame, on_sent)
 
 
 def _goes_past_memory(fetch: ClientFetch, frame: Frame) -> bool:
@@ -141,19 +150,6 @@ def _observe(record: FetchRecord, frame: Frame) -> None:
                 status.partition, status.asked if status.state is ReadState.UNCONFIRMED else None
             )
     forward_fetch(record, frame, statuses)
-
-
-def _scan(link: FetchLink, head: RequestHeader, frame: Frame) -> FetchRequest | None:
-    """Return the decoded request, or None if Forebay must not or cannot decode it.
-
-    After None the broker judges the request. The access log and metrics count it as one pass.
-    """
-    if api.APIS[api.FETCH].decodes(head.api_version) and not is_left_unread(link, head, frame):
-        try:
-            return link.handlers.fetches.scan(frame, head)
-        except BadFrame:
-            pass
-    return None
 
 
 def _over_quota_s(fetch: ClientFetch) -> float:

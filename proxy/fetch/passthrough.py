@@ -20,6 +20,7 @@ from isolation.tickets import Waits
 from protocol import api, fetch, fetch_ordinary, header
 from protocol.errors import BadFrame, ErrorCode
 from protocol.fetch_build import build_response
+from protocol.fetch_rows import scan_request
 from proxy.fetch.response import PAUSE_MS, REFUSED
 from proxy.fetch.services import ClientFetch
 from proxy.net.splice import SpliceTransfer, may_pass
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from protocol.fetch import FetchRequest, FetchResponse
+    from protocol.fetch_rows import FetchHead
     from protocol.primitives import Frame
     from proxy.fetch.services import FetchLink
     from proxy.net.framed_transport import FramedTransport
@@ -49,48 +51,32 @@ NO_NAMES: Final = b""
 """Value of `PassthroughFetch.names` if the request's names were not scanned."""
 
 
-def pass_single_fetch(link: FetchLink, frame: Frame, scanned: list[int]) -> None:
-    """Pass a request of at most one partition where memory does not serve.
-
-    `scanned` is the result of `fetch_ordinary.scan_request`, in its order. `frame` is the whole
-    request.
-    """
-    (
-        version,
-        correlation_id,
-        client_id_end,
-        body_start,
-        replica_id,
-        asked,
-        names_start,
-        names_end,
-    ) = scanned
+def pass_fetch(link: FetchLink, frame: Frame, head: FetchHead) -> None:
+    """Pass a request where memory does not serve. `head` is that of `frame`, the whole request."""
+    link.count_request(api.FETCH, len(frame))
     is_null = frame[header.CLIENT_ID_START] > 0x7F
-    client_id = None if is_null else str(frame[CLIENT_ID_AT:client_id_end], "utf-8", "replace")
+    client_id = (
+        None if is_null else str(frame[CLIENT_ID_AT : head.client_id_end], "utf-8", "replace")
+    )
     if link.client_id != client_id:
         link.name_client(client_id)
-    reason = DISABLED if replica_id == CONSUMER else FOLLOWER
-    names = bytes(frame[names_start:names_end]) if asked else NO_NAMES
-    passed = PassthroughFetch(link, frame, version, body_start, reason, asked, names=names)
+    reason = DISABLED if head.replica_id == CONSUMER else FOLLOWER
+    asked = head.partitions
+    names = bytes(frame[head.names_start : head.names_end]) if asked == 1 else NO_NAMES
+    passed = PassthroughFetch(link, frame, head.version, reason, asked, names=names)
     scheduler = link.broker.scheduler
     if scheduler.enabled:
-        passed.enter(scheduler, correlation_id)
+        passed.enter(scheduler, head.correlation_id)
     else:
-        link.send(api.FETCH, correlation_id, frame, passed.answered, passed.begun)
+        link.send(api.FETCH, head.correlation_id, frame, passed.answered, passed.begun)
 
 
-def pass_fetch(
-    link: FetchLink,
-    head: header.RequestHeader,
-    request: FetchRequest,
-    frame: Frame,
-    reason: str,
+def pass_follower(
+    link: FetchLink, frame: Frame, head: header.RequestHeader, request: FetchRequest
 ) -> None:
-    """Pass any other request. `reason` is DISABLED or FOLLOWER."""
+    """Pass a follower's request where memory serves consumers."""
     asked = len(request.partitions)
-    passed = PassthroughFetch(
-        link, frame, head.api_version, head.body_start, reason, asked, request=request
-    )
+    passed = PassthroughFetch(link, frame, head.api_version, FOLLOWER, asked, request=request)
     passed.enter(link.broker.scheduler, head.correlation_id)
 
 
@@ -102,7 +88,6 @@ class PassthroughFetch:
     """
 
     __slots__ = (
-        "_body_start",
         "_entry",
         "_frame",
         "_link",
@@ -122,7 +107,6 @@ class PassthroughFetch:
         link: FetchLink,
         frame: Frame,
         version: int,
-        body_start: int,
         reason: str,
         asked: int,
         *,
@@ -133,7 +117,6 @@ class PassthroughFetch:
         self._link = link
         self._frame = frame
         self._version = version
-        self._body_start = body_start
         self._reason = reason
         self._received_at = link.broker.now()
         link.replies.places.append(self)
@@ -171,7 +154,9 @@ class PassthroughFetch:
     def _read(self) -> FetchRequest:
         """Return the decoded request; decodes it at the first call."""
         if self.request is None:
-            self.request = fetch.scan_request(self._frame, self._version, self._body_start)
+            scanned = scan_request(self._frame, len(self._frame))
+            assert scanned is not None, "its head was read"
+            self.request = scanned[1]
         return self.request
 
     def _refuse(self) -> None:

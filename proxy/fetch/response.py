@@ -146,7 +146,7 @@ def build_answer(
         pause_ms = _throttle_time_ms(fetch, outcomes, budget.taken, has_clean, now)
         for one in budget.taken:
             link.handlers.reads.drop(one)
-    layout, keys = link.handlers.fetches.layout, list(map(KEY, named))
+    layout, keys = link.handlers.kept.layout, list(map(KEY, named))
     if len(named) != len(answers):
         outcomes = [one for one in outcomes if KEY(one.status.asked) in keys]
     if not named:
@@ -212,7 +212,7 @@ def _add_stored(
 def _plan_layout(fetch: ClientFetch, keys: list[PartitionKey]) -> ResponseLayout:
     """Return the layout of a response, and keep it for the connection's next one."""
     layout = plan_layout(fetch.head.api_version, keys)
-    fetch.link.handlers.fetches.keep_layout(layout if len(keys) <= KEPT_PARTITIONS else None)
+    fetch.link.handlers.kept.keep(layout if len(keys) <= KEPT_PARTITIONS else None)
     return layout
 
 

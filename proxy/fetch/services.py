@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from blockcache.cache import BlockCache
     from protocol.fetch import FetchPartition, FetchRequest
-    from protocol.fetch_again import FetchScanner
+    from protocol.fetch_build import KeptLayout
     from protocol.header import RequestHeader
     from protocol.primitives import TopicNameOrId
     from proxy.fetch.misses.reads import Reads
@@ -118,8 +118,8 @@ class FetchHandlers(MissHandlers, Protocol):
     """What is kept for a connection whose Fetches are handled."""
 
     @property
-    def fetches(self) -> FetchScanner:
-        """The template of the client's Fetches."""
+    def kept(self) -> KeptLayout:
+        """The layout of the last response."""
 
     @property
     def reads(self) -> Reads:

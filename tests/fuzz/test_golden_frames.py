@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from protocol import control, fetch, fetch_build, produce_build
+from protocol import control, fetch, fetch_build, fetch_rows, produce_build
 from protocol.api import API_VERSIONS, FETCH, PRODUCE
 from protocol.api_versions import cut_response
 from protocol.batch import is_control, is_crc_right, scan_batches
@@ -23,7 +23,7 @@ from protocol.framing import Framer
 from protocol.header import peek_correlation_id, peek_request
 from proxy.relay import DECODED
 from tests.fuzz.mutations import GoldenFrame, read_golden, spoil
-from tests.kit import produce_messages
+from tests.kit import fetch_messages, produce_messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,10 +47,16 @@ def read_produce_request(frame: bytes, version: int) -> None:
 
 def read_fetch_request(frame: bytes, version: int) -> None:
     at = peek_request(frame).body_start
-    request = fetch.scan_request(frame, version, at)
+    in_c = fetch_rows.scan_request(frame, len(frame))
+    try:
+        request = fetch_messages.scan_request(frame, version, at)
+    except BadFrame:
+        assert in_c is None
+        raise
+    assert in_c == (peek_request(frame), request)
     wait_ms = bytearray(frame)
     fetch_build.stamp_max_wait(wait_ms, version, at, 7)
-    assert fetch.scan_request(wait_ms, version, at) == request._replace(max_wait_ms=7)
+    assert fetch_messages.scan_in_c(wait_ms) == request._replace(max_wait_ms=7)
 
 
 def read_produce_response(frame: bytes, version: int) -> None:

@@ -20,13 +20,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from protocol import fetch
 from protocol.api import FETCH, PRODUCE
 from protocol.header import peek_request
 from tests.e2e.raw_frames import Raw
 from tests.fuzz.mutations import read_golden, spoil
 from tests.fuzz.test_golden_frames import ROUNDS
-from tests.kit import produce_messages
+from tests.kit import fetch_messages, produce_messages
 from tests.kit.broker.topics import create_topic
 from tests.kit.raw_fetch import RawClient, RawReader, end_of, read_all
 from tests.kit.sidecar import PATIENT_CACHE, Pair, ProxiedBroker
@@ -118,7 +117,9 @@ def find_topics() -> frozenset[str | bytes]:
     found: set[str | bytes] = set()
     for one in READ:
         at = peek_request(one.frame).body_start
-        scan = fetch.scan_request if one.api_key == FETCH else produce_messages.scan_request
+        scan = (
+            fetch_messages.scan_request if one.api_key == FETCH else produce_messages.scan_request
+        )
         found |= {asked.topic for asked in scan(one.frame, one.version, at).partitions}
     return frozenset(topic for topic in found if topic)
 

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from protocol import fetch
 from protocol.api import FETCH
 from protocol.errors import BadFrame
-from protocol.header import peek_request
 from protocol.primitives import INT32_PAIR
 from tests.kit.examples import examples
+from tests.kit.fetch_messages import scan_in_c
 from tests.protocol import oracle
 
 VERSIONS = oracle.versions(FETCH)
@@ -23,7 +23,7 @@ def test_a_request_of_kio_is_scanned(version, data):
     body = data.draw(oracle.requests(FETCH, version))
     frame = oracle.request_frame(body)
 
-    scanned = fetch.scan_request(frame, version, peek_request(frame).body_start)
+    scanned = scan_in_c(frame)
 
     replica_id = body.replica_state.replica_id if version >= 15 else body.replica_id
     assert scanned.replica_id == replica_id

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from protocol import fetch, fetch_build
 from protocol.api import FETCH
 from protocol.fetch_build import FetchAnswer
-from protocol.header import peek_request
 from tests.kit.examples import examples
+from tests.kit.fetch_messages import scan_in_c
 from tests.protocol import oracle
 from tests.protocol.test_fetch import VERSIONS, answered_in, asked_of, forgotten_of
 
@@ -72,7 +72,7 @@ def test_kio_reads_the_requests(version, data):
             values["session_id"],
             values["session_epoch"],
         )
-    scanned = fetch.scan_request(frame, version, peek_request(frame).body_start)
+    scanned = scan_in_c(frame)
     assert scanned.partitions == [as_sent(version, p) for p in partitions]
 
 
@@ -200,11 +200,11 @@ def test_a_session_is_stamped_in_place(version):
             partitions=[],
         )
     )
-    before = fetch.scan_request(frame, version, peek_request(frame).body_start)
+    before = scan_in_c(frame)
 
     fetch_build.stamp_session(frame, before.session_at, 0, -1)
 
-    after = fetch.scan_request(frame, version, peek_request(frame).body_start)
+    after = scan_in_c(frame)
     assert after == before._replace(session_id=0, session_epoch=-1)
 
 

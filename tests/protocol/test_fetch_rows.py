@@ -1,6 +1,7 @@
 """What C says of a Fetch's answer as rows, held against the scanner in Python; else it says nothing."""
 
 import random
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -10,11 +11,12 @@ from protocol import fetch
 from protocol.api import FETCH
 from protocol.errors import BadFrame
 from protocol.fetch_build import FetchAnswer, build_response
-from protocol.fetch_rows import ROWS_MAX, ROWS_VERSION, scan_rows
-from protocol.primitives import Frame
+from protocol.fetch_rows import ROOM, ROWS_VERSION, scan_rows
+from protocol.primitives import Frame, build_uvarint
 from tests.fuzz.mutations import read_golden, spoil
 from tests.protocol import oracle
 from tests.protocol.batches import batch_v2
+from tests.proxy.tracing import count_calls
 
 IDS = [bytes([number]) * 16 for number in range(3)]
 RECORDS = batch_v2(3)
@@ -89,10 +91,32 @@ def test_records_may_be_null() -> None:
 @pytest.mark.parametrize("is_split", [True, False])
 def test_the_buffer_of_rows_has_an_end(is_split: bool) -> None:
     topics = IDS[:2] if is_split else IDS[:1]
-    share = ROWS_MAX // len(topics)
+    share = ROOM // len(topics)
     full = [say(topic, index, b"") for topic in topics for index in range(share)]
     assert check(build(*full))
     assert not check(build(*full, say(topics[-1], share, b"")))
+
+
+@pytest.mark.parametrize("topics", [ROOM, ROOM + 1])
+def test_so_has_the_buffer_of_topics(topics: int) -> None:
+    none = build()
+    assert none[COUNT_AT:] == b"\1\0"
+    empty = bytes(16) + b"\1\0"
+    assert check(none[:COUNT_AT] + build_uvarint(topics + 1) + empty * topics + b"\0") == (
+        topics == ROOM
+    )
+
+
+def test_partitions_share_the_object_of_their_topic_and_call_nothing() -> None:
+    counts = []
+    for partitions in (1, 300):
+        answers = [say(topic, index, b"") for topic in IDS for index in range(partitions)]
+        frame = build(*answers)
+        said = scan_rows(frame)
+        assert said is not None and len(said.partitions) == len(answers)
+        assert len({id(one.topic) for one in said.partitions}) == len(IDS)
+        counts.append(count_calls(partial(scan_rows, frame)))
+    assert counts[0] == counts[1] <= 3
 
 
 def test_a_count_in_more_bytes_than_needed_is_the_same_count() -> None:

@@ -11,6 +11,7 @@ from protocol.errors import BadFrame
 from protocol.header import peek_request
 from tests.kit import produce_messages
 from tests.kit.examples import examples
+from tests.kit.fetch_messages import scan_in_c
 from tests.protocol import oracle
 from tests.protocol.batches import batch_v2
 
@@ -19,8 +20,8 @@ def scan_produce_request(frame, version):
     return produce_messages.scan_request(frame, version, peek_request(frame).body_start)
 
 
-def scan_fetch_request(frame, version):
-    return fetch.scan_request(frame, version, peek_request(frame).body_start)
+def scan_fetch_request(frame, _version):
+    return scan_in_c(frame)
 
 
 SCANS = {

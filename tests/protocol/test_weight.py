@@ -15,14 +15,14 @@ from protocol.fetch_build import build_request
 from protocol.header import peek_request
 from protocol.primitives import build_uvarint
 from protocol.weight import weigh_request
-from tests.kit import produce_messages
+from tests.kit import fetch_messages, produce_messages
 from tests.kit.examples import examples
 from tests.protocol import oracle
 
 MUCH = 1000
 BEHIND = bytes(2 * MUCH + 1)
 """Ignored behind the last field: with it no frame is too small to be weighed."""
-SCANS: dict[int, Any] = {PRODUCE: produce_messages.scan_request, FETCH: fetch.scan_request}
+SCANS: dict[int, Any] = {PRODUCE: produce_messages.scan_request, FETCH: fetch_messages.scan_request}
 CASES = [
     pytest.param(key, version, id=f"{APIS[key].name} {version}")
     for key in SCANS

@@ -17,7 +17,11 @@ def asked(topic, partition, offset=0, *, epoch=-1, last_epoch=-1, max_bytes=100)
 
 def fetch(session: tuple[int, int], *partitions, forget=()):
     """A consumer's request with that (session id, session epoch)."""
-    return FetchRequest(-1, 500, 1, 1 << 20, 0, *session, 0, "", list(partitions), list(forget))
+    keys = {one[:2] for one in partitions}
+    is_distinct = len(keys) == len(partitions)
+    return FetchRequest(
+        -1, 500, 1, 1 << 20, 0, *session, 0, "", list(partitions), list(forget), is_distinct
+    )
 
 
 def answer(topic, partition, high_watermark=10, *, log_start=0, stable=None, records=b"", error=0):

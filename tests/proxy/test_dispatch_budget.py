@@ -36,6 +36,18 @@ async def test_a_fetch_that_memory_answers(world, partitions, most):
     assert calls <= most
 
 
+@pytest.mark.parametrize(("partitions", "most"), [(1, 34), (16, 35), (29, 35)])
+async def test_a_fetch_that_names_other_partitions_than_the_last(world, partitions, most):
+    """As librdkafka's, which begin with another partition each time."""
+    for number in range(WARM):
+        world.receive(build_fetch(0, index=number, partitions=partitions, correlation_id=number))
+    frame = build_fetch(0, index=WARM, partitions=partitions, correlation_id=WARM)
+    before = len(world.sent)
+    calls = count_calls(lambda: world.receive(frame))
+    assert len(world.sent) > before
+    assert calls <= most
+
+
 @pytest.mark.parametrize(("partitions", "most"), [(1, 38), (16, 39), (32, 39)])
 async def test_a_fetch_in_a_session(world, partitions, most):
     world.receive(build_fetch(0, partitions=partitions, correlation_id=0, session=(0, 0)))

@@ -17,6 +17,7 @@ from protocol.fetch_build import build_request
 from protocol.header import peek_request
 from protocol.primitives import build_uvarint
 from proxy.net.framed_transport import FramedTransport
+from tests.kit import fetch_messages
 from tests.proxy.event_loop import PATIENCE_S, until
 from tests.proxy.uncached_forebay import OFF, front
 
@@ -218,7 +219,7 @@ async def test_no_session_of_the_brokers_is_opened(version):
         await played.send(whole(version, 2000))
         (frame,) = played.broker.seen
         head = peek_request(frame)
-        asked = fetch.scan_request(frame, version, head.body_start)
+        asked = fetch_messages.scan_request(frame, version, head.body_start)
         assert (asked.session_id, asked.session_epoch) == (0, -1)
         assert asked.partitions == sorted(partitions(version, 2000))
 

@@ -13,7 +13,7 @@ from bench.ladder.frames import (
     build_stamped,
 )
 from protocol import batch, fetch, header
-from tests.kit import produce_messages
+from tests.kit import fetch_messages, produce_messages
 from tests.kit.frames import (
     CRC_AT,
     CRC_FROM,
@@ -66,7 +66,9 @@ def test_a_produce_has_a_batch_for_each_partition() -> None:
 def test_a_fetch_asks_each_partition_from_its_offset() -> None:
     words = TopicWords("topic", bytes(range(16)), {})
     frame = build_fetch(words, [5, 7], 1 << 16)
-    request = fetch.scan_request(frame, FETCH_VERSION, header.peek_request(frame).body_start)
+    request = fetch_messages.scan_request(
+        frame, FETCH_VERSION, header.peek_request(frame).body_start
+    )
     assert [(one.topic, one.partition, one.fetch_offset) for one in request.partitions] == [
         (words.id, 0, 5),
         (words.id, 1, 7),

@@ -123,9 +123,10 @@ static int read_back(given *g) {
     uint64_t room = 64 + g->ends[g->count] + g->count * 50;
     uint8_t *out = malloc(room);
     po_polled *rows = malloc(g->count * sizeof *rows);
+    po_topic *topics = malloc(g->count * sizeof *topics);
     po_answer answer;
     int64_t size = build(g, out, room, NULL);
-    MUST(po_scan_rows(out, (uint64_t)size, &answer, rows, (int64_t)g->count) == (int64_t)g->count);
+    MUST(po_scan_rows(out, (uint64_t)size, &answer, topics, rows, (int64_t)g->count) == (int64_t)g->count);
     MUST((int32_t)g->heading.session_id == answer.session_id && (int16_t)g->heading.error_code == answer.error_code);
     for (uint64_t i = 0; i < g->count; i++) {
         const po_answered *one = &g->answered[i];
@@ -133,6 +134,8 @@ static int read_back(given *g) {
         MUST(rows[i].log_start_offset == one->log_start_offset && rows[i].error_code == (int16_t)one->error_code);
         MUST(rows[i].start == rows[i].end);
     }
+    MUST(answer.topics == 1 && topics[0].partitions == (int64_t)g->count);
+    free(topics);
     free(rows);
     free(out);
     return 1;

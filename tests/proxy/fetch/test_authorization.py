@@ -4,10 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from protocol import fetch, header
+from protocol import header
 from protocol.errors import ErrorCode
 from protocol.fetch_build import FetchAnswer, build_response
 from proxy.fetch.authorization import Authorization
+from tests.kit import fetch_messages
 from tests.proxy.followed_partition import TOPIC_ID, QuietBroker
 
 VERSION = 13
@@ -66,7 +67,7 @@ def test_late_use_renews_once_at_the_tail(link, rights):
     for _ in range(2):
         rights.used(TOPIC_ID, partition, 0.76 * PERIOD_S)
     ((frame, on_answer),) = link.upstream.sent
-    asked = fetch.scan_request(frame, VERSION, header.peek_request(frame).body_start)
+    asked = fetch_messages.scan_request(frame, VERSION, header.peek_request(frame).body_start)
     assert [(a.topic, a.fetch_offset, a.max_bytes) for a in asked.partitions] == [(TOPIC_ID, 5, 1)]
     on_answer(build_answer())
     assert rights.allows(TOPIC_ID, 1.7 * PERIOD_S)
@@ -78,7 +79,7 @@ def test_renewal_names_topics_as_the_client_does(link, rights):
     rights.used("orders", link.broker.follow(), 0.1)
     rights.used(TOPIC_ID, link.broker.follow(), 0.9 * PERIOD_S)
     ((frame, _),) = link.upstream.sent
-    asked = fetch.scan_request(frame, VERSION, header.peek_request(frame).body_start)
+    asked = fetch_messages.scan_request(frame, VERSION, header.peek_request(frame).body_start)
     assert [one.topic for one in asked.partitions] == [TOPIC_ID]
 
 
@@ -119,7 +120,9 @@ def test_new_connections_right_is_proven_at_the_tail(link, error_code, allowed):
     partition.leader_state.high_watermark = 5
     rights.prove({TOPIC_ID: partition}, VERSION, heard.append)
     ((frame, on_answer),) = link.upstream.sent
-    asked = fetch.scan_request(frame, VERSION, header.peek_request(frame).body_start).partitions[0]
+    asked = fetch_messages.scan_request(
+        frame, VERSION, header.peek_request(frame).body_start
+    ).partitions[0]
     assert (asked.topic, asked.fetch_offset, asked.max_bytes) == (TOPIC_ID, 5, 1)
     assert heard == []
     on_answer(build_answer(error_code))

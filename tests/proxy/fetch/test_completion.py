@@ -6,6 +6,7 @@ from protocol import fetch, header
 from protocol.fetch import FetchPartition
 from protocol.fetch_build import build_request
 from proxy.fetch.completion import READ_WAIT_S
+from tests.kit import fetch_messages
 from tests.protocol.batches import batch_v2
 from tests.proxy.answering_broker import Scene, said_of
 from tests.proxy.event_loop import until
@@ -66,7 +67,7 @@ async def test_response_has_the_records_read_for_it(max_wait_ms):
     scene = Mixed()
     await scene.fetch(max_wait_ms=max_wait_ms)
     (asked,) = scene.asked
-    request = fetch.scan_request(asked, 13, header.peek_request(asked).body_start)
+    request = fetch_messages.scan_request(asked, 13, header.peek_request(asked).body_start)
     assert [one.partition for one in request.partitions] == [1]
     assert scene.sent == []
     scene.read()

@@ -4,10 +4,10 @@ import pytest
 
 from protocol import fetch
 from protocol.errors import ErrorCode
-from protocol.fetch import scan_request
 from protocol.fetch_build import stamp_response_session
 from protocol.header import peek_request
 from proxy.fetch.forward import WHOLE_BYTES
+from tests.kit.fetch_messages import scan_request
 from tests.proxy.answering_broker import Scene, said_of
 from tests.proxy.cached_partition import END, build_fetch
 from tests.proxy.followed_partition import TOPIC_ID

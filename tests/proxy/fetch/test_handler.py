@@ -648,7 +648,7 @@ STEPS = st.one_of(
 
 
 class Step:
-    """A script, played by one client; `forgets`: it reads each request as if it were the connection's first."""
+    """A script, played by one client; `forgets`: it plans each response as if it were the connection's first."""
 
     def __init__(self, shape, forgets, **how):
         self.client, self.shape, self.forgets = Client(**how), shape, forgets
@@ -661,7 +661,7 @@ class Step:
             self.shape = value
         elif what == "fetch" and not is_waiting:
             if self.forgets:
-                world.link.handlers.fetches._template = world.link.handlers.fetches.layout = None
+                world.link.handlers.kept.keep(None)
             before = len(world.sent)
             if client.fetch(value, **self.shape) and self.shape["index"] == 0:
                 self.judge(b"".join(world.sent[before:]), value)

@@ -1,5 +1,7 @@
 """A lease that ends while a request is read serves nothing: the clock is read afterwards."""
 
+from protocol import fetch_rows
+from proxy.fetch import handler
 from tests.proxy.cached_partition import World, build_fetch
 
 LEASE_S = 1.0
@@ -8,14 +10,13 @@ LEASE_S = 1.0
 async def test_lease_ended_during_reading_serves_nothing(monkeypatch):
     world = World()
     world.change("lease", world.clock_s + LEASE_S)
-    fetches = type(world.link.handlers.fetches)
-    read_again, read_s = fetches.read_again, 0.0
+    read_s = 0.0
 
-    def read_slowly(self, frame):
+    def read_slowly(frame, most):
         world.clock_s += read_s
-        return read_again(self, frame)
+        return fetch_rows.scan_request(frame, most)
 
-    monkeypatch.setattr(fetches, "read_again", read_slowly)
+    monkeypatch.setattr(handler, "scan_request", read_slowly)
     world.receive(build_fetch(0))
     assert len(world.sent) == 1
     read_s = LEASE_S

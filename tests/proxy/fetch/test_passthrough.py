@@ -105,7 +105,6 @@ async def play(settings, has_log):
 def test_c_and_python_pass_fetches_alike(monkeypatch, has_log, isolated):
     settings = {**OFF, "isolation": {"enabled": isolated}}
     by_c = uvloop.run(play(settings, has_log))
-    monkeypatch.setattr(fetch_ordinary, "scan_request", lambda _frame: None)
     monkeypatch.setattr(fetch_ordinary, "scan_answer", lambda *_of: None)
     assert uvloop.run(play(settings, has_log)) == by_c
 

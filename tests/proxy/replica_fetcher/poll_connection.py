@@ -10,13 +10,13 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from blockcache.cache import BlockCache
-from protocol import fetch
 from protocol.fetch_build import FetchAnswer, build_response
 from protocol.header import peek_request
 from proxy.broker import Broker
 from proxy.fetch.purgatory import Purgatory
 from proxy.partitions.topics import Leader
 from proxy.replica_fetcher.poll import VERSION
+from tests.kit import fetch_messages
 from tests.kit.cache_batches import build_batch
 from tests.proxy.cached_partition import CONFIG
 from tests.proxy.followed_partition import EPOCH, TOPIC_ID, known, stand_in
@@ -50,7 +50,7 @@ class PlayedLink:
     @property
     def requests(self) -> list[FetchRequest]:
         return [
-            fetch.scan_request(frame, VERSION, peek_request(frame).body_start)
+            fetch_messages.scan_request(frame, VERSION, peek_request(frame).body_start)
             for frame in self.frames
         ]
 

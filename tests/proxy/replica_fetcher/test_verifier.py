@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from blockcache.cache import BlockCache
-from protocol import batch, fetch
+from protocol import batch
 from protocol.errors import ErrorCode
 from protocol.fetch_build import FetchAnswer, build_response
 from proxy.accounting.counters import Counters
@@ -27,6 +27,7 @@ from proxy.replica_fetcher.verifier import (
     find_untrue,
     scan_answer,
 )
+from tests.kit import fetch_messages
 from tests.protocol.batches import batch_v2
 from tests.proxy.followed_partition import LEADERS, known, stand_in
 
@@ -250,7 +251,9 @@ def test_a_sample_is_asked_of_the_broker_itself() -> None:
     setting = Setting()
     setting.serve(bytes(RUN))
     ((frame, on_answer),) = setting.sent
-    (asked,) = fetch.scan_request(frame, VERSION, frame.index(b"forebay-verify") + 15).partitions
+    (asked,) = fetch_messages.scan_request(
+        frame, VERSION, frame.index(b"forebay-verify") + 15
+    ).partitions
     assert (asked.topic, asked.partition, asked.fetch_offset, asked.current_leader_epoch) == (
         TOPIC_ID,
         0,
@@ -286,7 +289,10 @@ def test_read_committed_sample_is_asked_as_committed(
     setting.serve(bytes(RUN), committed=Committed([(7, 12)], 16))
     frame, on_answer = setting.sent[0]
     assert (
-        fetch.scan_request(frame, VERSION, frame.index(b"forebay-verify") + 15).isolation_level == 1
+        fetch_messages.scan_request(
+            frame, VERSION, frame.index(b"forebay-verify") + 15
+        ).isolation_level
+        == 1
     )
     on_answer(build_answer(bytes(RUN), 0, aborted))
     assert setting.verifier.verdicts == {"equal" if aborted else "mismatch": 1}

@@ -6,7 +6,7 @@ import pytest
 from kio.index import load_payload_module
 from kio.static.constants import EntityType
 
-from protocol import fetch, header
+from protocol import header
 from protocol.fetch import FetchPartition
 from protocol.fetch_build import FetchAnswer, build_response
 from proxy.accounting.counters import Counters
@@ -15,6 +15,7 @@ from proxy.fetch.misses.read import Asker, Stage
 from proxy.fetch.misses.reads import KEPT_S, POLL_MS, Reads
 from proxy.net.byte_budget import ByteBudget
 from proxy.partitions.readable import PartitionStatus, ReadState
+from tests.kit import fetch_messages
 from tests.protocol import oracle
 from tests.protocol.batches import batch_v2
 from tests.proxy.followed_partition import stand_in
@@ -39,7 +40,9 @@ class Upstream:
 
     def send(self, frame, correlation_id, on_answer):
         head = header.peek_request(frame)
-        self.sent.append((fetch.scan_request(frame, head.api_version, head.body_start), on_answer))
+        self.sent.append(
+            (fetch_messages.scan_request(frame, head.api_version, head.body_start), on_answer)
+        )
 
     def answer(self, *answers, throttle_time_ms=0):
         _, on_answer = self.sent.pop(0)
