@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import socket
 import struct
@@ -86,7 +85,7 @@ class Stand:
     def read_stored(self, size_bytes: int) -> bytes:
         """The first bytes of its mapping."""
         descriptors = Path("/proc", str(self.child.pid), "fd")
-        (found,) = (one for one in descriptors.iterdir() if "memfd:stored" in os.readlink(one))
+        (found,) = (one for one in descriptors.iterdir() if "memfd:stored" in str(one.readlink()))
         with found.open("rb") as file:
             return file.read(size_bytes)
 
