@@ -95,9 +95,11 @@ async def test_accepting_goes_on_after_a_failure(monkeypatch, caplog) -> None:
         listening.setblocking(False)
         accepting = asyncio.create_task(accept_clients(listening, taken.put_nowait))
         for _ in range(2):
-            with socket.create_connection(listening.getsockname()) as client:
-                with await asyncio.wait_for(taken.get(), 60) as accepted:
-                    assert accepted.getpeername() == client.getsockname()
+            with (
+                socket.create_connection(listening.getsockname()) as client,
+                await asyncio.wait_for(taken.get(), 60) as accepted,
+            ):
+                assert accepted.getpeername() == client.getsockname()
         accepting.cancel()
         await asyncio.gather(accepting, return_exceptions=True)
     assert caplog.messages == ["cannot accept a client: no descriptor is left"]
