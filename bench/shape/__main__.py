@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bench.ladder.cells import Row
 
 RESULTS = Path(__file__).parents[1] / "results" / "shape"
-AGAIN = 12
+AGAIN = 8
 
 
 def build_parser() -> argparse.ArgumentParser:

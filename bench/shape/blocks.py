@@ -38,7 +38,7 @@ ARMS = (arms.DIRECT, *PROXIES)
 FLOORS = (arms.STORE, arms.RELAY)
 """Of Produces; that of cached Fetches needs no broker (arms.BARE)."""
 PRODUCE_CALLS, FETCH_CALLS, SESSION_ROUNDS = 1600, 800, 200
-CROWD_S, TAIL_S, WARM_UP_S = 3.0, 6.0, 5.0
+CROWD_S, TAIL_S, WARM_UP_SCALE = 3.0, 6.0, 0.3
 DELETED_S, POLL_S = 120.0, 0.1
 FAILED = (loads.Wrong, OSError, TimeoutError, KafkaException)
 CLIENTS: dict[str, Callable[[str, str, int, int, int], tails.Clients]] = {
@@ -211,6 +211,7 @@ class Round:
         with self._noting(f"{', '.join(names)}, {name}"):
             self._get_ready(block, place)
             with block.open(place) as turns:
+                self._wait_unwatched(but=name)
                 for load in names:
                     self._say(f"{load}, {name}")
                     with self._noting(f"{load}, {name}"):
@@ -225,12 +226,17 @@ class Round:
         return row
 
     def _get_ready(self, block: Block, place: Place) -> None:
-        """Wait until nobody watches what was read before, and the topic's batches are stored where they may be."""
-        for arm in self._ladder.arms.values():
-            loads.wait_unwatched(arm)
+        """Wait until the rung watches nothing that was read before, and stores the topic's batches where it may."""
+        loads.wait_unwatched(place.arm)
         loads.prove_codec(place.arm, place.direct, place.topic)
         if not block.is_read:
             loads.wait_unwatched(place.arm)
+
+    def _wait_unwatched(self, but: str) -> None:
+        """Wait until no other rung watches the topic, which it may have read before."""
+        for name, arm in self._ladder.arms.items():
+            if name != but:
+                loads.wait_unwatched(arm)
 
     @contextlib.contextmanager
     def _make_topic(self, partitions: int) -> Iterator[str]:
@@ -257,16 +263,18 @@ class Round:
 
 
 def warm_up(ladder: Ladder) -> None:
-    """Produce to the broker until its JVM has compiled what turns need; else the first rung pays for that. Wrong,
+    """Ask the broker directly until its JVM has compiled what turns need; else the first rung pays for that. Wrong,
     KafkaException, TimeoutError.
     """
     direct = ladder.broker.direct
     partitions = max(partitions for partitions, _ in bars.PRODUCES)
     topic = create_topic(direct, partitions=partitions)
-    arm = arms.Arm(arms.DIRECT, direct)
-    requests.crowd(arm, ladder.broker_pid, topic, bars.CROWD, WARM_UP_S)
+    place = Place(arms.Arm(arms.DIRECT, direct), ladder.broker_pid, direct, topic)
+    _crowd(bars.CROWD, place, WARM_UP_SCALE)
     for shape in bars.PRODUCES:
-        _produce(shape, Place(arm, ladder.broker_pid, direct, topic), 1.0)
+        _produce(shape, place, WARM_UP_SCALE)
+    for shape in bars.FETCHES:
+        _fetch(shape, place, WARM_UP_SCALE)
     delete_topic(direct, topic)
 
 
