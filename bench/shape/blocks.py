@@ -263,8 +263,8 @@ class Round:
 
 
 def warm_up(ladder: Ladder) -> None:
-    """Ask the broker directly until its JVM has compiled what turns need; else the first rung pays for that. Wrong,
-    KafkaException, TimeoutError.
+    """Ask the broker directly until its JVM has compiled what turns need; else the first rung pays for that. The topic
+    stays: a broker removes none in its first 30 s (`log.initial.task.delay.ms`). Wrong, KafkaException, TimeoutError.
     """
     direct = ladder.broker.direct
     partitions = max(partitions for partitions, _ in bars.PRODUCES)
@@ -275,13 +275,12 @@ def warm_up(ladder: Ladder) -> None:
         _produce(shape, place, WARM_UP_SCALE)
     for shape in bars.FETCHES:
         _fetch(shape, place, WARM_UP_SCALE)
-    delete_topic(direct, topic)
 
 
 def wait_deleted(log_dir: Path) -> None:
     """Until a broker has removed the partitions of deleted topics. TimeoutError.
 
-    `LogManager.asyncDelete` renames a partition's folder (LocalLog.DELETE_DIR_SUFFIX); a task removes it later.
+    `LogManager.asyncDelete` renames a partition's folder, to end in -delete; a task removes it later.
     """
     deadline = time.monotonic() + DELETED_S
     while any(log_dir.glob("*-delete")):
