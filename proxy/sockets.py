@@ -1,14 +1,16 @@
 """Listening sockets: bound once, and handed from process to process.
 
-Owns binding and the options that accepted connections inherit. Must not know who accepts. A
-listener without a host, or with a host name, may have several sockets. Invariants: all sockets of a
+Owns binding, the options that accepted connections inherit, and accepting. Must not know what becomes
+of a client. A listener without a host, or with a host name, may have several sockets. Invariants: all sockets of a
 configuration are bound, or none stays open; each may be inherited by a child process.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
+import logging
 import os
 import socket
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,11 +18,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from proxy.config.units import Address
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from proxy.config.model import Config
 
+log = logging.getLogger("forebay.listener")
+
 BACKLOG = 1024
+PAUSE_S = 1.0
+"""Pause after accepting has failed (no descriptors left), as in asyncio's own servers."""
 PROBES = 10
 """Number of keepalive probes within `limits.idleTimeout`."""
 _NO_FAMILY = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
@@ -114,3 +120,18 @@ def end_vanished(one: socket.socket, timeout_s: float) -> None:
     one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, probe_s)
     one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)
     one.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(timeout_s * 1000))
+
+
+async def accept_clients(listening: socket.socket, take: Callable[[socket.socket], None]) -> None:
+    """Call `take` with each client of a listening socket that does not block, until cancelled. A failed
+    accept is logged, and followed by a pause of PAUSE_S.
+    """
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            client, _ = await loop.sock_accept(listening)
+        except OSError as error:
+            log.error("cannot accept a client: %s", error)
+            await asyncio.sleep(PAUSE_S)
+            continue
+        take(client)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.ladder.bare import build_answers, start_bare_send
+from bench.ladder.bare import build_answers, start_bare_send, start_bare_store
 from bench.ladder.bare_relay import start_bare_relay
 from bench.ladder.kroxylicious import find_jars, start_kroxylicious
 from tests.kit.broker.certificates import TlsFiles, write_certificates
@@ -32,12 +32,14 @@ from tests.kit.broker.settings import HOST, Listener
 from tests.kit.sidecar import Sidecar, SidecarFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from contextlib import ExitStack
 
 DIRECT, HAPROXY, TUNED, KROXYLICIOUS = "direct", "haproxy", "haproxy-256k", "kroxylicious"
 BARE = "bare-send"
 """Not a proxy: what the kernel charges for the bytes of a cached answer (bare_send.c)."""
+STORE = "bare-store"
+"""What anybody pays who relays Produces and keeps a copy of each (bare_store.c)."""
 RELAY = "bare-relay"
 """What this language and event loop charge for standing between and looking at nothing (bare_relay.py)."""
 PASS, CACHE, NO_LOG, TLS, AGAINST = (
@@ -47,7 +49,7 @@ PASS, CACHE, NO_LOG, TLS, AGAINST = (
     "forebay-tls",
     "forebay-other",
 )
-ALL = (DIRECT, HAPROXY, TUNED, KROXYLICIOUS, BARE, RELAY, PASS, CACHE, NO_LOG, TLS, AGAINST)
+ALL = (DIRECT, HAPROXY, TUNED, KROXYLICIOUS, BARE, STORE, RELAY, PASS, CACHE, NO_LOG, TLS, AGAINST)
 START_TIMEOUT_S = 30.0
 CACHE_MIB = 256
 LIMITS = {"maxConnections": 10_000}
@@ -96,7 +98,7 @@ class Arm:
     @property
     def serves(self) -> bool:
         """Whether memory may answer."""
-        return self.name not in (DIRECT, HAPROXY, TUNED, KROXYLICIOUS, BARE, RELAY, PASS)
+        return self.name in (CACHE, NO_LOG, TLS, AGAINST)
 
 
 @dataclass(slots=True)
@@ -190,11 +192,23 @@ def _start_kroxylicious(place: Place) -> Arm:
 
 
 def _start_bare_send(place: Place) -> Arm:
-    try:
+    with _compiling():
         child = start_bare_send(place.directory, place.lease.port, CACHE_MIB << 20, build_answers())
-    except (FileNotFoundError, subprocess.CalledProcessError) as error:
-        raise Unfit(f"bare_send.c needs a C compiler: {error}") from error
     return _keep(place, child, lambda: _takes_connections((HOST, place.lease.port)))
+
+
+def _start_bare_store(place: Place) -> Arm:
+    with _compiling():
+        child = start_bare_store(place.directory, place.lease.port, place.upstream, CACHE_MIB << 20)
+    return _keep(place, child)
+
+
+@contextlib.contextmanager
+def _compiling() -> Iterator[None]:
+    try:
+        yield
+    except (FileNotFoundError, subprocess.CalledProcessError) as error:
+        raise Unfit(f"the floors in C need a C compiler: {error}") from error
 
 
 def _start_bare_relay(place: Place) -> Arm:
@@ -248,6 +262,7 @@ STARTERS: Mapping[str, Callable[[Place], Arm]] = {
     TUNED: _start_haproxy,
     KROXYLICIOUS: _start_kroxylicious,
     BARE: _start_bare_send,
+    STORE: _start_bare_store,
     RELAY: _start_bare_relay,
     **dict.fromkeys((PASS, CACHE, NO_LOG, TLS, AGAINST), _start_forebay),
 }

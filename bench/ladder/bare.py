@@ -1,8 +1,9 @@
-"""The floor: a program that does nothing but hand answers from memory to a socket (bare_send.c).
+"""The floors: C programs that hand answers from memory to a socket (bare_send.c), or relay Produces and keep them
+(bare_store.c), and nothing else.
 
-Owns the answers that a cache gives to the ring's Fetches, and the program's process. Must not know
-what is measured. Invariants: it needs no broker; it listens once `start_bare_send` has returned; its memory is of the
-kind and the size of the arena beside it, and as much of it is walked through.
+Owns the answers that a cache gives to the ring's Fetches, and the programs' processes. Must not know
+what is measured. Invariants: `bare_send` needs no broker; each listens a moment after it was started; its memory is of
+the kind and the size of the arena beside it, and as much of it is walked through.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from bench.ladder.frames import FETCH_VERSION
 from bench.ladder.loads import FETCH_BATCHES, RING_BATCH_BYTES, RING_BATCHES, ring_starts
+from blockcache._build import HARDENED, LINKING
 from protocol import batch
 from protocol.fetch_build import FetchAnswer, build_response
 from tests.kit.broker.process import die_with_parent
@@ -21,8 +23,8 @@ from tests.kit.frames import build_batch
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-SOURCE = Path(__file__).with_name("bare_send.c")
-FLAGS = ("-O2", "-Wall", "-Wextra", "-Werror")
+SEND, STORE = (Path(__file__).with_name(name) for name in ("bare_send.c", "bare_store.c"))
+FLAGS = ("-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", *HARDENED, *LINKING)
 TOPIC_ID = bytes(16)
 
 
@@ -50,10 +52,10 @@ def build_answers() -> Iterator[bytes]:
         )
 
 
-def build_program(directory: Path) -> Path:
+def build_program(directory: Path, source: Path) -> Path:
     """Compile it there. FileNotFoundError where there is no compiler, subprocess.CalledProcessError."""
-    program = directory / "bare_send"
-    subprocess.run(["cc", *FLAGS, "-o", str(program), str(SOURCE)], check=True)
+    program = directory / source.stem
+    subprocess.run(["cc", *FLAGS, "-o", str(program), str(source)], check=True)
     return program
 
 
@@ -61,8 +63,17 @@ def start_bare_send(
     directory: Path, port: int, memory_bytes: int, answers: Iterable[bytes]
 ) -> subprocess.Popen[bytes]:
     """Its process with `answers`, which listens a moment later. Raises as `build_program` does."""
-    program, held = build_program(directory), directory / "answers"
+    program, held = build_program(directory, SEND), directory / "answers"
     with held.open("wb") as file:
         file.writelines(answers)
     words = [str(program), str(port), str(held), str(memory_bytes)]
+    return subprocess.Popen(words, preexec_fn=die_with_parent)
+
+
+def start_bare_store(
+    directory: Path, port: int, upstream: str, memory_bytes: int
+) -> subprocess.Popen[bytes]:
+    """Its process, before `upstream`, "host:port" of a loopback address. Raises as `build_program` does."""
+    program = build_program(directory, STORE)
+    words = [str(program), str(port), upstream.rpartition(":")[2], str(memory_bytes)]
     return subprocess.Popen(words, preexec_fn=die_with_parent)

@@ -10,7 +10,18 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from bench.ladder.arms import BARE, CACHE, DIRECT, HAPROXY, KROXYLICIOUS, NO_LOG, PASS, RELAY, TUNED
+from bench.ladder.arms import (
+    BARE,
+    CACHE,
+    DIRECT,
+    HAPROXY,
+    KROXYLICIOUS,
+    NO_LOG,
+    PASS,
+    RELAY,
+    STORE,
+    TUNED,
+)
 
 if TYPE_CHECKING:
     from bench.ladder.cells import Row
@@ -120,6 +131,10 @@ BARS = (
 FLOOR: Floor = (
     ("produce 1 KB, admission: CPU / bare relay", _ratio(SMALL, REQUEST, CACHE, RELAY)),
     ("produce 1 KB, bare relay: CPU / haproxy", _ratio(SMALL, REQUEST, RELAY, HAPROXY)),
+    ("produce 1 KB, admission: CPU / bare store", _ratio(SMALL, REQUEST, CACHE, STORE)),
+    ("produce 1 KB, bare store: CPU / haproxy", _ratio(SMALL, REQUEST, STORE, HAPROXY)),
+    ("produce 900 KB, admission: CPU / bare store", _ratio(LARGE, GB_CPU, CACHE, STORE)),
+    ("produce 900 KB, bare store: CPU / tuned haproxy", _ratio(LARGE, GB_CPU, STORE, TUNED)),
     ("fetch 1 MB, cached: CPU / bare send", _ratio(FETCH, GB_CPU, CACHE, BARE)),
     ("fetch 1 MB, bare send: CPU / tuned haproxy", _ratio(FETCH, GB_CPU, BARE, TUNED)),
     ("fetch 1 MB, bare send: CPU / Kroxylicious", _ratio(FETCH, GB_CPU, BARE, KROXYLICIOUS)),

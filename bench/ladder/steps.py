@@ -108,8 +108,8 @@ PEERS = (
 )
 OWN = (arms.NO_LOG, arms.TLS)
 STEPS: tuple[tuple[str, Callable[[Bench, Arm], Figures], Sequence[str]], ...] = (
-    ("produce 1 KB", _small, (*PEERS, *OWN, arms.RELAY)),
-    ("produce 900 KB", _large, (*PEERS, *OWN)),
+    ("produce 1 KB", _small, (*PEERS, *OWN, arms.STORE, arms.RELAY)),
+    ("produce 900 KB", _large, (*PEERS, *OWN, arms.STORE)),
     ("fetch 1 MB", _fetch(1), (*PEERS, *OWN, arms.BARE)),
     ("fetch 1 MB, 4 groups", _fetch(4), (arms.DIRECT, arms.CACHE)),
     ("fetch 1 MB, 16 groups", _fetch(16), (arms.DIRECT, arms.CACHE)),

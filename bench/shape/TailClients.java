@@ -91,7 +91,9 @@ public class TailClients {
             for (int index = 0; index < partitions; index++)
                 send(producer, index, System.nanoTime());
             producer.flush();
-            Thread.sleep(round < ROUNDS ? 0 : 1000);
+            long until = System.nanoTime() + (round < ROUNDS ? 0 : 1_000_000_000L);
+            while (System.nanoTime() < until && !groups.stream().allMatch(Group::isSettled))
+                Thread.sleep(50);
         }
     }
 
@@ -137,6 +139,7 @@ public class TailClients {
                     System.out.println("settled");
                 }
                 case "produce" -> {
+                    failure = null;
                     begun = System.nanoTime();
                     count = produce(producer, begun, Double.parseDouble(words[1]), Double.parseDouble(words[2]));
                     System.out.println(failure == null ? "sent " + count : "failed " + failure);

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bench.ladder.arms import BARE, CACHE, DIRECT, PASS, TUNED
+from bench.ladder.arms import BARE, CACHE, DIRECT, PASS, RELAY, STORE, TUNED
 from bench.ladder.bars import Bar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bench.ladder.bars import Round
+
+    Ratio = tuple[str, Callable[[Round], float]]
 
 REQUEST, RATE, SECOND, BROKER = (
     "cpu_us_per_request",
@@ -140,17 +142,34 @@ def _build_tail(clients: str, shape: tuple[int, int, int]) -> list[Bar]:
     return found
 
 
-FLOOR = tuple(
-    row
-    for load in (name_fetch(*shape) for shape in FETCHES)
-    for row in (
-        (f"{load}: CPU / bare send", _ratio(load, REQUEST, BARE)),
-        (f"{load}, bare send: CPU / tuned haproxy", _ratio(load, REQUEST, TUNED, BARE)),
+def _stand_beside(load: str, name: str, floor: str) -> tuple[Ratio, Ratio]:
+    """Forebay beside a floor, and that beside tuned haproxy."""
+    return (
+        (f"{load}: CPU / {name}", _ratio(load, REQUEST, floor)),
+        (f"{load}, {name}: CPU / tuned haproxy", _ratio(load, REQUEST, TUNED, floor)),
     )
-) + tuple(
-    (f"{load}, passing: CPU / tuned haproxy", _ratio(load, REQUEST, TUNED, PASS))
-    for load in (*(name_produce(*shape) for shape in PRODUCES), name_crowd(CROWD))
+
+
+PRODUCED = (*(name_produce(*shape) for shape in PRODUCES), name_crowd(CROWD))
+FLOOR: tuple[Ratio, ...] = (
+    *(
+        row
+        for load in (name_fetch(*shape) for shape in FETCHES)
+        for row in _stand_beside(load, "bare send", BARE)
+    ),
+    *(
+        row
+        for load in PRODUCED
+        for name, floor in (("bare store", STORE), ("bare relay", RELAY))
+        for row in _stand_beside(load, name, floor)
+    ),
+    (f"{name_crowd(CROWD)}: requests/s / bare store", _ratio(name_crowd(CROWD), RATE, STORE)),
+    *(
+        (f"{load}, passing: CPU / tuned haproxy", _ratio(load, REQUEST, TUNED, PASS))
+        for load in PRODUCED
+    ),
 )
-"""Cached Fetches beside the same bytes from a C program that does nothing else, and that beside tuned haproxy. Produces
-beside Forebay as a relay that reads nothing and keeps nothing.
+"""Beside the same bytes by programs that do nothing else: cached Fetches from a C program; Produces through a C program
+that keeps a copy of each, through a relay in this language on Forebay's event loop, and through Forebay as a relay that
+reads nothing and keeps nothing.
 """

@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from bench.ladder.arms import Arm
 
 RECORD_BYTES = 1000
-WARM_S = 3.0
-"""Nothing of the first seconds is counted: positions, leases and rights are being got."""
+WARM_S, WARMS, STEADY = 1.0, 3, 0.999
+"""Nothing of the first seconds is counted: positions, leases and rights are being got. At least one second, at most
+three, until memory serves this share of a second's bytes, where it may serve.
+"""
 SETTLE_S, PATIENCE_S = 180.0, 60.0
 """Until groups stand at every tail, of thousands of partitions on a busy machine; until all has been read."""
 DROPPED = ("forebay_access_log_dropped_lines_total",)
@@ -35,7 +37,7 @@ class Clients(Protocol):
     """A producer with acks=all and groups of consumers, on all partitions of one topic."""
 
     def settle(self, patience_s: float) -> None:
-        """Write until each group has read from every partition. Wrong."""
+        """Write until each group has read from every partition; before anything else, once. Wrong."""
 
     def produce(self, rate: float, seconds: float) -> int:
         """Send on schedule, until all is acknowledged. Return the number sent. Wrong."""
@@ -53,6 +55,15 @@ class Counts(NamedTuple):
     dropped: float
     hit_bytes: float
     fetched_bytes: float
+
+    def since(self, before: Counts) -> Counts:
+        """What came after `before`."""
+        return Counts(*(b - a for a, b in zip(before, self, strict=True)))
+
+    @property
+    def hit_share(self) -> float:
+        """Of the bytes, 0 to 1."""
+        return self.hit_bytes / max(self.fetched_bytes, 1.0)
 
 
 @contextlib.contextmanager
@@ -80,9 +91,8 @@ def busy_processors() -> Iterator[None]:
 def tail_many(
     arm: Arm, broker_pid: int, clients: Clients, groups: int, rate: float, seconds: float
 ) -> Figures:
-    """`rate` records of 1 KB a second over all partitions; `groups` at the tail. Wrong."""
-    clients.settle(SETTLE_S)
-    clients.produce(rate, WARM_S)
+    """`rate` records of 1 KB a second over all partitions; `groups`, which have settled, at the tail. Wrong."""
+    warm_up(arm, clients, rate)
     before, begun_s, meter = _count(arm), time.time(), Meter(arm.pid, broker_pid)
     count = clients.produce(rate, seconds)
     spent, ended_s, after = meter.stop(), time.time(), _count(arm)
@@ -97,13 +107,23 @@ def tail_many(
     }
     if before is not None and after is not None:
         assert arm.sidecar is not None
-        grown = Counts(*(b - a for a, b in zip(before, after, strict=True)))
+        grown = after.since(before)
         figures["log_lines_dropped"] = grown.dropped
-        figures["hit_share"] = grown.hit_bytes / max(grown.fetched_bytes, 1.0)
+        figures["hit_share"] = grown.hit_share
         log = count_lines(arm.sidecar.log_directory, begun_s, ended_s)
         figures["log_lines_per_s"] = log.lines / spent.elapsed_s
         figures["log_lines_per_answer"] = log.per_answer(groups, spent.elapsed_s)
     return figures
+
+
+def warm_up(arm: Arm, clients: Clients, rate: float) -> None:
+    """Produce a second at a time until memory serves a whole second, or WARMS times."""
+    for _ in range(WARMS):
+        before = _count(arm)
+        clients.produce(rate, WARM_S)
+        after = _count(arm)
+        if before is None or after is None or after.since(before).hit_share >= STEADY:
+            return
 
 
 def _count(arm: Arm) -> Counts | None:

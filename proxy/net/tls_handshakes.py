@@ -14,6 +14,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, cast
 
+from proxy.sockets import accept_clients
+
 if TYPE_CHECKING:
     import socket
     import ssl
@@ -26,8 +28,6 @@ log = logging.getLogger("forebay.listener")
 TIMEOUT_S = 10.0
 SHARE = 8
 """At most one in SHARE connections may be in its handshake."""
-PAUSE_S = 1.0
-"""Pause after accepting has failed (no descriptors left), as in asyncio's own servers."""
 
 
 class Handshake(asyncio.Protocol):
@@ -142,7 +142,7 @@ class TlsServer:
         """Accept from `sockets`, which listen and do not block."""
         loop = asyncio.get_running_loop()
         self._sockets = sockets
-        self._accepting = [loop.create_task(self._accept(one)) for one in sockets]
+        self._accepting = [loop.create_task(accept_clients(one, self._take)) for one in sockets]
 
     def is_serving(self) -> bool:
         """Whether clients can connect."""
@@ -152,16 +152,8 @@ class TlsServer:
         """Use other TLS settings for the handshakes that begin from now on."""
         self._context = context
 
-    async def _accept(self, listening: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                client, _ = await loop.sock_accept(listening)
-            except OSError as error:
-                log.error("cannot accept a client: %s", error)
-                await asyncio.sleep(PAUSE_S)
-                continue
-            self._handshakes.begin(client, self._context, self._made)
+    def _take(self, client: socket.socket) -> None:
+        self._handshakes.begin(client, self._context, self._made)
 
     def close(self) -> None:
         """Stop accepting, and close the listening sockets. Handshakes under way continue."""

@@ -14,9 +14,10 @@ import contextlib
 import logging
 import random
 import socket
+from functools import partial
 from typing import TYPE_CHECKING
 
-from proxy.sockets import end_vanished
+from proxy.sockets import accept_clients, end_vanished
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("forebay.pipes")
 
 CHUNK_BYTES = 32 * 1024
-PAUSE_S = 1.0
-"""Pause after accepting has failed (no descriptors left), as in asyncio's own servers."""
 
 
 def find_obstacle(listener: ListenerConfig) -> str:
@@ -80,7 +79,8 @@ class Pipes:
         loop = asyncio.get_running_loop()
         if not self._accepting:
             self._accepting = [
-                loop.create_task(self._accept(entry, one)) for entry, one in self._listeners
+                loop.create_task(accept_clients(one, partial(self._take, entry)))
+                for entry, one in self._listeners
             ]
 
     def close(self) -> None:
@@ -109,23 +109,15 @@ class Pipes:
         if not self.is_open:
             pipe.cancel()
 
-    async def _accept(self, entry: ListenerConfig, listening: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                client, _ = await loop.sock_accept(listening)
-            except OSError as error:
-                log.error("cannot accept a client: %s", error)
-                await asyncio.sleep(PAUSE_S)
-                continue
-            self.accepted += 1
-            if find_obstacle(entry) or len(self._pipes) >= self._limits.max_connections:
-                self.rejected += 1
-                client.close()
-                continue
-            pipe = loop.create_task(self._pipe(client, entry.upstream))
-            self._pipes.add(pipe)
-            pipe.add_done_callback(self._pipes.discard)
+    def _take(self, entry: ListenerConfig, client: socket.socket) -> None:
+        self.accepted += 1
+        if find_obstacle(entry) or len(self._pipes) >= self._limits.max_connections:
+            self.rejected += 1
+            client.close()
+            return
+        pipe = asyncio.get_running_loop().create_task(self._pipe(client, entry.upstream))
+        self._pipes.add(pipe)
+        pipe.add_done_callback(self._pipes.discard)
 
     async def _pipe(self, client: socket.socket, upstream: Address) -> None:
         with client:

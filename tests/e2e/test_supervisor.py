@@ -50,17 +50,33 @@ def wait_until(holds: Callable[[], bool], what: str) -> None:
         time.sleep(0.05)
 
 
-class Writer(threading.Thread):
-    """Writes numbers until `finish`, acks=all; `acknowledged` grows."""
+class Client(threading.Thread):
+    """Works on a topic until `finish`; `values` grows: what was acknowledged, or read."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__()
+        self._topic = topic
+        self._over = threading.Event()
+        self.values: list[bytes] = []
+
+    def finish(self) -> None:
+        self._over.set()
+        self.join(PATIENCE_S)
+        assert not self.is_alive()
+
+    def wait_for_more(self, count: int = RECORDS_BETWEEN) -> None:
+        wanted = len(self.values) + count
+        wait_until(lambda: len(self.values) >= wanted, f"the {type(self).__name__} goes on")
+
+
+class Writer(Client):
+    """Writes numbers, acks=all."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
-        super().__init__()
+        super().__init__(topic)
         self._producer = Producer(
             {"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 2, "log_level": 0}
         )
-        self._topic = topic
-        self._over = threading.Event()
-        self.acknowledged: list[bytes] = []
         self.failed: list[str] = []
 
     def run(self) -> None:
@@ -73,25 +89,16 @@ class Writer(threading.Thread):
 
     def _delivered(self, error: Any, message: Any) -> None:
         if error is None:
-            self.acknowledged.append(message.value())
+            self.values.append(message.value())
         else:
             self.failed.append(str(error))
 
-    def finish(self) -> None:
-        self._over.set()
-        self.join(PATIENCE_S)
-        assert not self.is_alive()
 
-    def wait_for_more(self, count: int = RECORDS_BETWEEN) -> None:
-        wanted = len(self.acknowledged) + count
-        wait_until(lambda: len(self.acknowledged) >= wanted, "acknowledgements go on")
-
-
-class Reader(threading.Thread):
-    """Reads a topic from its beginning; `values` grows."""
+class Reader(Client):
+    """Reads a topic from its beginning."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
-        super().__init__()
+        super().__init__(topic)
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
@@ -102,8 +109,6 @@ class Reader(threading.Thread):
             }
         )
         self._consumer.subscribe([topic])
-        self._over = threading.Event()
-        self.values: list[bytes] = []
 
     def run(self) -> None:
         while not self._over.is_set():
@@ -113,15 +118,6 @@ class Reader(threading.Thread):
                 if one.error() is None
             ]
         self._consumer.close()
-
-    def finish(self) -> None:
-        self._over.set()
-        self.join(PATIENCE_S)
-        assert not self.is_alive()
-
-    def wait_for_more(self, count: int = RECORDS_BETWEEN) -> None:
-        wanted = len(self.values) + count
-        wait_until(lambda: len(self.values) >= wanted, "reading goes on")
 
 
 @contextmanager
@@ -136,14 +132,12 @@ def at_work(pair: Pair) -> Iterator[tuple[Writer, Reader]]:
         reader.wait_for_more()
         yield writer, reader
         writer.finish()
-        wait_until(
-            lambda: reader.values[-1:] == writer.acknowledged[-1:], "the reader is at the end"
-        )
+        wait_until(lambda: reader.values[-1:] == writer.values[-1:], "the reader is at the end")
     finally:
         writer.finish()
         reader.finish()
     assert writer.failed == []
-    assert set(writer.acknowledged) <= set(reader.values)
+    assert set(writer.values) <= set(reader.values)
     assert bytes(read_all(pair.through, topic)) == bytes(read_all(pair.direct, topic))
     assert mismatches(pair.sidecar) == 0
 

@@ -19,6 +19,7 @@ from metrics.access_log import (
     BlockLine,
     EmptyLine,
     FetchLine,
+    FetchResponseLine,
     LogLimits,
     format_block,
     format_empty,
@@ -33,7 +34,6 @@ from metrics.access_log_schema import (
     LOG_FIELDS,
     Field,
 )
-from tests.kit.log_lines import LoggedFetch
 
 NOW_MS = 1_700_000_000_000
 TYPES: dict[str, tuple[type, ...]] = {
@@ -45,27 +45,11 @@ TYPES: dict[str, tuple[type, ...]] = {
 
 
 def fetch_line(**changes: object) -> FetchLine:
-    line = LoggedFetch(
-        NOW_MS,
-        "main",
-        7,
-        "consumer-1",
-        13,
-        "orders",
-        bytes(range(16)),
-        2,
-        100,
-        0,
-        "hit",
-        "",
-        2048,
-        130,
-        4096,
-        1.5,
-        2.25,
-        1 << 40,
-    )
-    return line._replace(**changes).build_line()  # type: ignore[arg-type]
+    response = FetchResponseLine(NOW_MS, "main", 7, "consumer-1", 13, 1.5, 2.25, 1 << 40)
+    shared = {name: changes.pop(name) for name in response._fields if name in changes}
+    response = response._replace(**shared)  # type: ignore[arg-type]
+    line = FetchLine(response, "orders", bytes(range(16)), 2, 100, 0, "hit", "", 2048, 130, 4096)
+    return line._replace(**changes)  # type: ignore[arg-type]
 
 
 def format_line(boot: str, line: FetchLine) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from metrics.access_log import BlockLine, EmptyLine, FetchLine
 from proxy.accounting.empty_answers import EmptyAnswers
-from tests.kit.log_lines import LoggedFetch, flatten
+from tests.kit.log_lines import LoggedFetch, name_fields
 from tests.proxy.followed_partition import stand_in
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class MemoryLog:
 
     def put(self, line: FetchValues | BlockValues) -> None:
         if len(line) == len(FetchLine._fields):
-            self.fetches.append(flatten(cast("FetchValues", line)))
+            self.fetches.append(name_fields(cast("FetchValues", line)))
         else:
             self.blocks.append(BlockLine(*cast("BlockValues", line)))
 

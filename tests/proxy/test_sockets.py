@@ -1,12 +1,13 @@
 """Listening sockets: all or none, for one who inherits them."""
 
+import asyncio
 import socket
 
 import pytest
 
 from proxy import sockets
 from proxy.config.units import Address
-from proxy.sockets import bind, bind_all, find_address
+from proxy.sockets import accept_clients, bind, bind_all, find_address
 from tests.kit.broker.settings import HOST
 from tests.proxy.supervisor.configured import build_config, count_descriptors
 
@@ -75,3 +76,30 @@ def test_vanished_clients_end(monkeypatch: pytest.MonkeyPatch) -> None:
     assert one.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 100 / sockets.PROBES
     assert one.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 100_000
     bound.close()
+
+
+async def test_accepting_goes_on_after_a_failure(monkeypatch, caplog) -> None:
+    """As when no descriptor is left."""
+    loop = asyncio.get_running_loop()
+    accept, fail = loop.sock_accept, [OSError("no descriptor is left")]
+
+    async def fail_once(listening: socket.socket) -> object:
+        if fail:
+            raise fail.pop()
+        return await accept(listening)
+
+    monkeypatch.setattr(loop, "sock_accept", fail_once)
+    monkeypatch.setattr(sockets, "PAUSE_S", 0.0)
+    taken: asyncio.Queue[socket.socket] = asyncio.Queue()
+    with socket.create_server((HOST, 0)) as listening:
+        listening.setblocking(False)
+        accepting = asyncio.create_task(accept_clients(listening, taken.put_nowait))
+        for _ in range(2):
+            with (
+                socket.create_connection(listening.getsockname()) as client,
+                await asyncio.wait_for(taken.get(), 60) as accepted,
+            ):
+                assert accepted.getpeername() == client.getsockname()
+        accepting.cancel()
+        await asyncio.gather(accepting, return_exceptions=True)
+    assert caplog.messages == ["cannot accept a client: no descriptor is left"]

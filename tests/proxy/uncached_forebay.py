@@ -16,7 +16,7 @@ from proxy import app
 from proxy.config.load import load
 from proxy.fetch.access_lines import AccessLines
 from proxy.sockets import bind_all
-from tests.kit.log_lines import flatten
+from tests.kit.log_lines import name_fields
 from tests.proxy.counter_values import read_counters
 from tests.proxy.event_loop import PATIENCE_S, until
 from tests.proxy.followed_partition import stand_in
@@ -30,7 +30,8 @@ class Lines(MemoryLog):
     """An access log in memory: lines as they are, but for times."""
 
     def put(self, line):
-        super().put(flatten(line)._replace(ts=0, total_ms=0.0).build_line())
+        response = name_fields(line).response._replace(ts=0, total_ms=0.0)
+        super().put(name_fields(line)._replace(response=response))
 
 
 class Front:

@@ -77,7 +77,9 @@ def test_by_topic_with_the_id_where_no_name_is_known(audited: Audited) -> None:
 
 
 def test_by_client(audited: Audited) -> None:
-    expected = recompute(audited.traffic.fetches, lambda line: line.client_id or NO_CLIENT_ID)
+    expected = recompute(
+        audited.traffic.fetches, lambda line: line.response.client_id or NO_CLIENT_ID
+    )
     assert_same(audited.findings.clients, expected, lambda row: row["clientId"])
 
 
@@ -89,7 +91,9 @@ def test_by_partition_and_by_window_as_parquet(audited: Audited, spark: SparkSes
     expected = recompute(audited.traffic.fetches, lambda line: (name_of(line)[:8], line.partition))
     assert_same(read("by_partition"), expected, lambda row: (row["topic"][:8], row["partition"]))
     window_ms = audited.findings.window_ms
-    expected = recompute(audited.traffic.fetches, lambda line: line.ts // window_ms * window_ms)
+    expected = recompute(
+        audited.traffic.fetches, lambda line: line.response.ts // window_ms * window_ms
+    )
     assert_same(read("by_window"), expected, lambda row: row["windowMs"])
     admitted = sum(line.bytes for line in audited.traffic.blocks)
     assert sum(row["bytes"] for row in read("admissions")) == admitted
@@ -128,16 +132,16 @@ def test_latency(audited: Audited) -> None:
         lines = [
             line for line in audited.traffic.fetches if line.bytes and line.result == row["result"]
         ]
-        times = sorted(round(line.total_ms, 3) for line in lines)
+        times = sorted(round(line.response.total_ms, 3) for line in lines)
         assert row["partitions"] == len(times)
         assert row["totalMs_max"] == times[-1]
         assert row["totalMs_p50"] == pytest.approx(statistics.median(times), abs=5)
-        assert row["waitMs_max"] == max(round(line.wait_ms, 3) for line in lines)
+        assert row["waitMs_max"] == max(round(line.response.wait_ms, 3) for line in lines)
 
 
 def test_delays_by_client_and_topic(audited: Audited) -> None:
     for rows, key in (
-        (audited.findings.delays_by_client, lambda line: line.client_id or NO_CLIENT_ID),
+        (audited.findings.delays_by_client, lambda line: line.response.client_id or NO_CLIENT_ID),
         (audited.findings.delays_by_topic, lambda line: name_of(line)),
     ):
         assert rows and sum(row["partitions"] for row in rows) == sum(
@@ -183,7 +187,7 @@ def test_one_traffic_has_the_same_tables_in_either_version(
     findings = run(spark, request, lambda _text: None)
     lines = traffic.fetches
     assert_same([findings.total], recompute(lines, lambda line: 0), lambda row: 0)
-    expected = recompute(lines, lambda line: line.ts // 10_000 * 10_000)
+    expected = recompute(lines, lambda line: line.response.ts // 10_000 * 10_000)
     assert_same(findings.windows, expected, lambda row: row["windowMs"])
     expected = recompute(lines, lambda line: (name_of(line)[:8], line.partition))
     assert_same(findings.partitions, expected, lambda row: (row["topic"][:8], row["partition"]))

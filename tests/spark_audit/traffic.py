@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from metrics.access_log import AccessLog, BlockLine, EmptyLine, LogLimits
+from metrics.access_log import AccessLog, BlockLine, EmptyLine, FetchResponseLine, LogLimits
 from metrics.access_log_schema import EMPTY_INTERVAL_MS, SCHEMA_VERSION
 from tests.kit.log_lines import LoggedFetch
 
@@ -77,11 +77,16 @@ class _Sidecar:
         age_bytes = self.admitted_bytes - log[batch] if batch < len(log) else 0
         result, reason = self._judge(age_bytes, client)
         return LoggedFetch(
-            ts=now_ms,
-            listener="main",
-            connection=CLIENTS.index(client),
-            client_id=client,
-            api_version=self.random.choice((11, 13, 17)),
+            FetchResponseLine(
+                ts=now_ms,
+                listener="main",
+                connection=CLIENTS.index(client),
+                client_id=client,
+                api_version=self.random.choice((11, 13, 17)),
+                wait_ms=self.random.random() * 500,
+                total_ms=self.random.random() * 600,
+                admitted_bytes=self.admitted_bytes,
+            ),
             topic=topic if self.random.random() < 0.95 else None,
             topic_id=topic.encode().ljust(16, b"."),
             partition=self.random.randrange(2),
@@ -92,9 +97,6 @@ class _Sidecar:
             bytes=0 if not back else BATCH_BYTES * self.random.randrange(1, 4),
             high_watermark=-1 if reason == "follower" else 10 * len(log),
             age_bytes=None if reason in ("cold", "follower") else age_bytes,
-            wait_ms=self.random.random() * 500,
-            total_ms=self.random.random() * 600,
-            admitted_bytes=self.admitted_bytes,
             delay_ms=500 * self.random.random() if reason == "evicted" and batch % 2 else None,
         )
 
@@ -122,8 +124,9 @@ def sum_empty(lines: list[LoggedFetch]) -> Iterator[EmptyLine]:
     """The sums of lines without records: by interval, connection, client, topic, result and reason."""
     groups: dict[tuple[object, ...], list[LoggedFetch]] = defaultdict(list)
     for line in lines:
-        who = line.listener, line.connection, line.client_id, line.topic, line.topic_id
-        groups[(line.ts // EMPTY_INTERVAL_MS, *who, line.result, line.reason)].append(line)
+        who = *line.response[1:4], line.topic, line.topic_id
+        interval = line.response.ts // EMPTY_INTERVAL_MS
+        groups[(interval, *who, line.result, line.reason)].append(line)
     for group in groups.values():
         counts: dict[int | None, dict[int, int]] = defaultdict(lambda: defaultdict(int))
         for line in group:
@@ -132,14 +135,15 @@ def sum_empty(lines: list[LoggedFetch]) -> Iterator[EmptyLine]:
             counts[decade if line.high_watermark >= 0 else None][line.partition] += 1
         first, last = group[0], group[-1]
         yield EmptyLine(
-            last.ts,
-            first.ts,
-            *first[1:4],
-            *first[5:7],
+            last.response.ts,
+            first.response.ts,
+            *first.response[1:4],
+            first.topic,
+            first.topic_id,
             first.result,
             first.reason,
             len(group),
-            first.admitted_bytes,
+            first.response.admitted_bytes,
             counts,
         )
 
@@ -164,7 +168,7 @@ def write_log(
             continue
         traffic.fetches.append(line)
         if version == 1 or line.bytes or line.delay_ms is not None:
-            log.put(line.build_line())
+            log.put(line)
         else:
             traffic.summed.append(line)
     for empty in sum_empty(traffic.summed):

@@ -65,3 +65,11 @@ def test_the_page_says_how_many_and_the_worst():
     assert "2 of 3 cells" in said
     assert "3.4% at most is left" in said
     assert "0 of 0 cells" in describe_stolen([])
+
+
+def test_no_more_attempts_are_made_than_are_allowed():
+    machine = Machine(300, 0)
+
+    row = measure_cell(3, "fetch", "haproxy", machine.run, machine.read, attempts=1)
+
+    assert row == Row(3, "fetch", "haproxy", {"attempt": 1}, 0.3, 1)

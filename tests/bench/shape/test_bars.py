@@ -2,11 +2,20 @@
 
 import pytest
 
-from bench.ladder.arms import BARE, CACHE, DIRECT, TUNED
+from bench.ladder.arms import BARE, CACHE, DIRECT, RELAY, STORE, TUNED
 from bench.ladder.bars import hold_bars, measure_floor
 from bench.ladder.cells import Row
-from bench.shape.__main__ import LOADS
-from bench.shape.bars import FLOOR, JAVA, build_bars, name_fetch, name_produce, name_tail
+from bench.shape.bars import (
+    CROWD,
+    FLOOR,
+    JAVA,
+    build_bars,
+    name_crowd,
+    name_fetch,
+    name_produce,
+    name_tail,
+)
+from bench.shape.blocks import LOADS
 
 TAIL = name_tail(48, 1000, 4, is_busy=False)
 
@@ -60,8 +69,23 @@ def test_a_cached_fetch_stands_beside_the_floor() -> None:
         Row(0, load, name, {"cpu_us_per_request": cpu_us})
         for name, cpu_us in ((BARE, 50.0), (CACHE, 75.0), (TUNED, 200.0))
     ]
-    assert LOADS[load][1][-1] == BARE
+    assert LOADS[load][-1] == BARE
     assert dict(measure_floor(rows, FLOOR)) == {
         f"{load}: CPU / bare send": [1.5],
         f"{load}, bare send: CPU / tuned haproxy": [0.25],
+    }
+
+
+@pytest.mark.parametrize("load", [name_produce(1, 1), name_crowd(CROWD)])
+def test_a_produce_stands_beside_its_floors(load: str) -> None:
+    rows = [
+        Row(0, load, name, {"cpu_us_per_request": cpu_us})
+        for name, cpu_us in ((STORE, 20.0), (RELAY, 40.0), (CACHE, 60.0), (TUNED, 50.0))
+    ]
+    assert {STORE, RELAY} <= set(LOADS[load])
+    assert dict(measure_floor(rows, FLOOR)) == {
+        f"{load}: CPU / bare store": [3.0],
+        f"{load}, bare store: CPU / tuned haproxy": [0.4],
+        f"{load}: CPU / bare relay": [1.5],
+        f"{load}, bare relay: CPU / tuned haproxy": [0.8],
     }

@@ -101,7 +101,7 @@ async def test_line_holds_only_shown_text():
     request = fetch((0, -1), asked("t" * 32_000, 0))
     asking = ClientFetch(world.link, head, request, None, 100, 0.0)
     known(world.broker.accounts.lines).put_departed([(asking, unknown, False, 0.0, NOT_PARKED)])
-    assert {line.client_id for line in world.lines} == {"x" * MAX_TEXT_CHARS}
+    assert {line.response.client_id for line in world.lines} == {"x" * MAX_TEXT_CHARS}
     assert [line.topic for line in world.lines][-1] == "t" * MAX_TEXT_CHARS
     assert len(world.lines) == 5
     (empty,) = world.log.count_empty()
