@@ -12,8 +12,7 @@ NetworkReceive.readFrom, the length without its prefix.
 
 from collections.abc import Callable
 
-from cffi import FFI
-
+from protocol._ordinary import ffi
 from protocol.errors import BadFrame
 from protocol.primitives import INT32
 
@@ -22,8 +21,7 @@ SMALL_BYTES = 64 * 1024
 EAGER_BYTES = 1024 * 1024
 
 read_length = INT32.unpack_from
-_ffi = FFI()
-_allocate = _ffi.new_allocator(should_clear_after_alloc=False)
+_allocate = ffi.new_allocator(should_clear_after_alloc=False)
 
 Lend = Callable[[bytes, int], memoryview | None]
 """From a frame's beginning and its size: memory for all of it, or None."""
@@ -31,7 +29,7 @@ Lend = Callable[[bytes, int], memoryview | None]
 
 def build_buffer(size_bytes: int) -> memoryview:
     """Memory with whatever was there before."""
-    return memoryview(_ffi.buffer(_allocate("char[]", size_bytes)))
+    return memoryview(ffi.buffer(_allocate("char[]", size_bytes)))
 
 
 class Framer:

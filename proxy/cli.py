@@ -11,6 +11,7 @@ so that `--help` is quick and `serve` needs no Spark. Invariants:
 import argparse
 import asyncio
 import contextlib
+import gc
 import importlib
 import importlib.metadata
 import logging
@@ -186,6 +187,7 @@ def run_serve(options: argparse.Namespace) -> int:
         for warning in loaded.warnings:
             _logger.warning(warning)
         supervisor = importlib.import_module("proxy.supervisor.run")
+        collect_garbage()
         command, arguments = find_worker_command(), sys.argv[1:]
         serving = supervisor.serve(loaded.config, command, _version(), arguments)
         return _guard(lambda: asyncio.run(serving))
@@ -203,8 +205,18 @@ def run_worker(options: argparse.Namespace) -> int:
     with contextlib.closing(_open_log(handover.config)) as own_log:
         app = importlib.import_module("proxy.app")
         uvloop = importlib.import_module("uvloop")
+        collect_garbage()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return _guard(lambda: runner.run(app.serve(handover, own_log, read)))
+
+
+def collect_garbage() -> None:
+    """Turn on the garbage collector if `proxy.__main__` has turned it off. All objects so far are
+    of imported modules, and are excluded (docs/decisions/0010).
+    """
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()
 
 
 def build_reader(options: argparse.Namespace) -> Callable[[], Loaded]:
@@ -270,6 +282,7 @@ def run_audit(arguments: Sequence[str]) -> int:
     """`forebay audit ...`: spark_audit parses `arguments`. Returns the exit code; USAGE if its
     packages are missing.
     """
+    collect_garbage()
     try:
         audit = importlib.import_module(AUDIT)
         return int(audit.main(list(arguments)) or OK)

@@ -1,5 +1,6 @@
 """The command line: exit codes, what goes where, and how flags become settings."""
 
+import gc
 import io
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from blockcache.cache import BlockCache
-from proxy import cli
+from proxy import __main__, cli
 from proxy.config.model import Config
 from proxy.config.units import MIB, Address
 from tests.kit.cache_batches import TOPIC, build_run, insert
@@ -69,6 +70,22 @@ def test_serve_without_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     assert config.cache.size_bytes == 64 * MIB
     assert config.admin.listen == Address("127.0.0.1", 0)
     assert config.access_log.directory == str(tmp_path)
+
+
+def test_no_garbage_is_looked_for_until_all_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From then on it is, but not among what was imported."""
+    install(monkeypatch)
+    monkeypatch.setattr("sys.argv", ["forebay", "serve", "--upstream", "b:9092", "--listen", ":0"])
+    seen: list[bool] = []
+    read = cli.build_parser
+    monkeypatch.setattr(cli, "build_parser", lambda: seen.append(gc.isenabled()) or read())
+    try:
+        assert __main__.main() == cli.OK
+        assert seen == [False]
+        assert gc.isenabled() and gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+        gc.enable()
 
 
 def test_serve_with_a_file_lets_flags_win(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
