@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 from blockcache._pyfastcache import ffi, lib
 from blockcache.arena import Arena, ArenaError, Hit
@@ -21,18 +21,18 @@ from blockcache.sending import Sender
 from blockcache.statistics import CacheStatistics, read_statistics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
 Buffer = bytes | bytearray | memoryview
 
 SIZE_MIN = 64 * 1024
 CLOCK_MAX = 1 << 62
 fc_append: Callable[..., int] = lib.fc_append
+fc_contiguous_ends: Callable[..., None] = lib.fc_contiguous_ends
 PLACED_FIELDS = tuple(name for name, _ in ffi.typeof("fc_placed").fields)
 PLACED_WORDS: Final = len(PLACED_FIELDS)
 assert ffi.sizeof("fc_placed") == 8 * PLACED_WORDS
 RUN_END: Final = PLACED_FIELDS.index("run_end")
-ENDS_ROOM = 64
 NOT_STORED, RECLAIM = lib.FC_NOT_STORED, lib.FC_RECLAIM
 IDENTITY_BYTES: Final[int] = lib.FC_IDENTITY_BYTES
 """The most that `BlockCache.note_identity` takes."""
@@ -163,8 +163,6 @@ class BlockCache:
         self._entry = ffi.new("fc_entry *")
         self._edges = ffi.new("fc_edges *")
         self._edges_words = memoryview(ffi.buffer(self._edges)).cast("q")
-        self._ends = ffi.new("int64_t[]", ENDS_ROOM)
-        self._ends_words = memoryview(ffi.buffer(self._ends)).cast("q")
         self._offering = False
         data_bytes = self._a.data_units * lib.FC_UNIT
         ahead = max(2 * self._a.block_max_bytes, data_bytes // 64)
@@ -380,16 +378,11 @@ class BlockCache:
         end: int = lib.fc_contiguous_end(self._a, slot, offset)
         return end if end >= 0 else self._refuse(end)
 
-    def contiguous_ends(self, places: Sequence[int]) -> list[int]:
-        """`contiguous_end` of several places by one call. `places`: slot and offset of each, one
-        behind another. The end of a stale slot is negative.
+    def contiguous_ends(self, places: Any, count: int, ends: Any) -> None:
+        """`contiguous_end` of `count` places by one call. `places`: words of C (`int64_t *`), slot and offset
+        of each, one behind another. `ends` gets the end of each; that of a stale slot is negative.
         """
-        count = len(places) >> 1
-        if count > len(self._ends_words):
-            self._ends = ffi.new("int64_t[]", count)
-            self._ends_words = memoryview(ffi.buffer(self._ends)).cast("q")
-        lib.fc_contiguous_ends(self._a, places, count, self._ends)
-        return self._ends_words[:count].tolist()
+        fc_contiguous_ends(self._a, places, count, ends)
 
     def edges(self, slot: int, offset: int) -> Edges:
         """The tail, the hole that `offset` stands in or that follows its run, the newest epoch."""

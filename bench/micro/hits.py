@@ -89,7 +89,7 @@ class Hits:
         broker = self._forebay.broker
         topic = broker.topics.find(TOPIC)
         assert topic is not None
-        topic.may_be_compacted = False
+        topic.learn_policy(False)
         partition = broker.partitions.find(topic, 0)
         assert partition is not None
         end, step = 0, batch.scan_batches(records, 0, len(records))[0].last_offset + 1

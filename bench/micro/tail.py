@@ -123,7 +123,7 @@ class Tail:
         """Until all stand at the tail."""
         topic = self.broker.topics.find(TOPIC)
         assert topic is not None
-        topic.may_be_compacted = False
+        topic.learn_policy(False)
         partition = self.broker.partitions.find(topic, 0)
         assert partition is not None
         partition.leader_state.suggest(0, True)

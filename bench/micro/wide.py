@@ -130,7 +130,7 @@ class Wide:
         broker.topics.learn(TOPIC, TOPIC_ID, {index: Leader(1, 0) for index in range(partitions)})
         topic = broker.topics.find(TOPIC)
         assert topic is not None
-        topic.may_be_compacted = False
+        topic.learn_policy(False)
         for index in range(partitions):
             partition = broker.partitions.follow(topic, index)
             assert partition is not None

@@ -21,6 +21,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
+from proxy.partitions._rows import ffi
 from proxy.partitions.partition_row import open_row, word
 
 NO_EPOCH = -1
@@ -47,10 +48,12 @@ class Lease:
     of its members.
     """
 
-    __slots__ = ("is_shared", "until")
+    __slots__ = ("is_shared", "row")
+
+    until = word("until", float)
 
     def __init__(self, until: float, is_shared: bool = False) -> None:
-        self.until = until
+        self.row = ffi.new("pt_lease *", (until,))
         self.is_shared = is_shared
 
 
@@ -73,7 +76,7 @@ class LeaderState:
     def __init__(self, row: Any = None) -> None:
         """`row`: that of its partition; None: one of its own."""
         self.row = open_row() if row is None else row
-        self.lease = Lease(float("-inf"))
+        self.hold(Lease(float("-inf")))
 
     @property
     def known(self) -> bool:
@@ -144,7 +147,12 @@ class LeaderState:
             return
         if self.lease.is_shared:
             self.detach()
-        self.lease.until = lease_until
+        self.lease.row.until = lease_until
+
+    def hold(self, lease: Lease) -> None:
+        """Be answered for as long as `lease` lasts."""
+        self.lease = lease
+        self.row.lease = lease.row
 
     def await_check(self, is_needed: bool) -> None:
         """Freeze the stored batches until their end has been checked, or end that."""
@@ -152,7 +160,7 @@ class LeaderState:
 
     def detach(self) -> None:
         """Keep the lease for as long as it lasts, as a new object that no session's poll renews."""
-        self.lease = Lease(self.lease.until)
+        self.hold(Lease(self.lease.until))
 
     def _adopt(self, epoch: int) -> None:
         self.row.epoch = epoch
@@ -198,4 +206,4 @@ class LeaderState:
         broker confirms again. The lease is a new object, so that a response to a Fetch sent before
         cannot be taken for that confirmation (`SessionPoll`).
         """
-        self.lease = Lease(float("-inf"))
+        self.hold(Lease(float("-inf")))

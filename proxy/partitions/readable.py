@@ -11,16 +11,21 @@ connections or tasks. Results and reasons are those of `metrics.access_log_schem
 
 from __future__ import annotations
 
+from array import array
 from enum import Enum
+from itertools import chain
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
+from protocol.fetch import FetchPartition
+from proxy.partitions._rows import ffi, lib
 from proxy.partitions.leader_state import NO_EPOCH, NO_OFFSET
+from proxy.partitions.partition_row import NO_ROW
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from blockcache.cache import BlockCache
-    from protocol.fetch import FetchPartition
     from proxy.partitions.table import Partition
 
 READ_COMMITTED = 1
@@ -69,12 +74,40 @@ READABLE, AT_END, IN_TRANSIT, UNCONFIRMED = (
 """Module names for the hot path: reading one costs a third of reading an enum member."""
 NEEDS_BROKER = (ReadState.MISS, ReadState.PASS)
 """Only the broker can answer these."""
-UNREADABLE, AT_END_BELOW = -1, -2
+UNREADABLE, AT_END_BELOW = lib.PT_UNREADABLE, lib.PT_AT_END_BELOW
 """Numbers of `find_limits`: neither readable nor at the end; the one from which ends are subtracted."""
+ROOM = 64
+"""Partitions of a Fetch for which there is memory from the start."""
+ASKED_FIELDS = ("current_leader_epoch", "fetch_offset", "last_fetched_epoch", "max_bytes")
+ASKED = itemgetter(*map(FetchPartition._fields.index, ASKED_FIELDS))
+_find_limits, _find_stored = lib.pt_find_limits, lib.pt_find_stored
+_from_buffer, _new = ffi.from_buffer, ffi.new
 UNREAD = ("pass", "version")
 """Result and reason of a Fetch that cannot be read, for all of its partitions."""
 LAGGING = ("cold", "evicted")
 """Reasons of a miss on history: the cache no longer holds it, or never did."""
+
+
+class _Judged:
+    """What C says of one Fetch: memory for one at a time (`pt_judged`)."""
+
+    __slots__ = ("_parts", "limits", "native", "room")
+
+    def __init__(self) -> None:
+        self.native = ffi.new("pt_judged *")
+        self.make_room(ROOM)
+
+    def make_room(self, count: int) -> None:
+        """For so many partitions."""
+        fields = ("limits", "numbers", "places", "stored_numbers", "least_ends", "ends")
+        self._parts = {name: ffi.new("int64_t[]", 2 * count) for name in fields}
+        for name, part in self._parts.items():
+            setattr(self.native, name, part)
+        self.limits = memoryview(ffi.buffer(self._parts["limits"])).cast("q")
+        self.room = count
+
+
+_judged = _Judged()
 
 
 class PartitionStatus(NamedTuple):
@@ -153,53 +186,29 @@ def find_limits(
     now. Below 0 it may not be read: UNREADABLE (`explain_unreadable` says why), or it is at the end
     of what the client may read, and `AT_END_BELOW` less the number is that end.
 
-    This is the one judge of every Fetch. `partitions` has the partition of each, which the client
-    has the right to read and Forebay follows, or None. `now` is in seconds. Nothing readable of the
-    proven epoch can diverge, since the epoch's end is the log's end (Partition.readRecords). So a
-    last_fetched_epoch equal to that epoch (kafka-python sends it) is as good as none.
+    This is the one judge of every Fetch; its loop runs in C (native/fetch_limits.c). `partitions` has the
+    partition of each, which the client has the right to read and Forebay follows, or None. `now` is in
+    seconds.
     """
-    read_committed = isolation_level == READ_COMMITTED
-    limits: list[int] = []
-    places: list[int] = []  # slot and offset of what is to be looked up
-    stored: list[tuple[int, int]] = []  # its number, and the least end of its stored run
-    for one, partition in zip(asked, partitions, strict=True):
-        limits.append(UNREADABLE)
-        if partition is None:
-            continue
-        _, _, leader_epoch, offset, fetched_epoch, _, max_bytes = one
-        leader_state = partition.leader_state
-        epoch = leader_state.epoch
-        if (
-            epoch == NO_EPOCH
-            or now >= leader_state.lease.until
-            or leader_state.frozen
-            or (leader_epoch != epoch and leader_epoch != NO_EPOCH)
-            or (fetched_epoch != NO_EPOCH and fetched_epoch != epoch)
-            or offset < leader_state.log_start_offset
-            or max_bytes < 0
-            or partition.old_format
-            or (partition.zstd and version < ZSTD_FROM_VERSION)
-            or (version < FOLLOWER_FETCH_FROM_VERSION and not leader_state.is_led)
-        ):
-            continue
-        limit = partition.last_stable_offset() if read_committed else leader_state.high_watermark
-        if offset >= limit:
-            if limit >= 0 and offset <= leader_state.high_watermark:
-                limits[-1] = AT_END_BELOW - limit
-            continue
-        least_end = offset + 1
-        if partition.topic.may_be_compacted:  # a missing tombstone may delete a stored value
-            least_end = max(least_end, min(limit, partition.tail))
-        stored.append((len(limits) - 1, least_end))
-        places += partition.slot, offset
-        if read_committed:
-            listed_end = partition.transactions.listed_end(offset)
-            limit = min(limit, listed_end) if listed_end > offset else UNREADABLE
-        limits[-1] = limit
-    if places:
-        for (number, least_end), end in zip(stored, cache.contiguous_ends(places), strict=True):
-            if end < least_end:
-                limits[number] = UNREADABLE
+    count = len(asked)
+    if count > _judged.room:
+        _judged.make_room(count)
+    judged, is_committed = _judged.native, isolation_level == READ_COMMITTED
+    rows = []
+    for partition in partitions:
+        rows.append(NO_ROW if partition is None else partition.row)
+    words = array("q", chain.from_iterable(map(ASKED, asked)))
+    questions, known = _from_buffer("pt_asked[]", words), _new("pt_row *[]", rows)
+    _find_limits(known, questions, count, version, is_committed, now, judged)
+    for number in judged.numbers[0 : judged.unsettled] if judged.unsettled else ():
+        partition = partitions[number]
+        assert partition is not None
+        stable_offset = partition.last_stable_offset()
+        lib.pt_settle(partition.row, questions, number, stable_offset, judged)
+    if judged.stored:
+        cache.contiguous_ends(judged.places, judged.stored, judged.ends)
+        _find_stored(judged)
+    limits: list[int] = _judged.limits[:count].tolist()
     return limits
 
 

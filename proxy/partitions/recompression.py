@@ -50,7 +50,9 @@ class Recompression:
     generation: int = property(attrgetter("native.generation"))  # type: ignore[assignment]
 
     def __init__(self) -> None:
-        self.native = ffi.new("pt_fidelity *", {"log_append_time": UNKNOWN})
+        self.native = ffi.new(
+            "pt_fidelity *", {"log_append_time": UNKNOWN, "may_be_compacted": True}
+        )
         self._samples: dict[int, CodecSample] = {}
 
     @property

@@ -65,7 +65,6 @@ class Partition:
         "looked_at",
         "missed_from",
         "news_at",
-        "old_format",
         "open_polls",
         "parked",
         "row",
@@ -82,6 +81,7 @@ class Partition:
     acknowledged_end = word("acknowledged_end", int)
     produced_from = word("produced_from", int)
     zstd = word("zstd", bool)
+    old_format = word("old_format", bool)
     young_from = word("young_from", int)
     """Batches from here on were written while this process followed it."""
 
@@ -96,7 +96,6 @@ class Partition:
         self.open_polls = 0
         self.taken_over: TakenOver | None = None
         self.log_start_offset = -1
-        self.old_format = False
         self.divergences = 0
         self.wanted_at = float("-inf")
         self.news_at = float("-inf")
@@ -218,7 +217,7 @@ class Partition:
 
     def note_old_format(self) -> None:
         """Ask about it no more: its batches are older than format 2."""
-        self.old_format = True
+        self.row.old_format = True
 
     def note_zstd(self) -> None:
         """Note that its log has zstd batches."""

@@ -35,24 +35,29 @@ NO_LEADER = Leader(-1, -1)
 class Topic:
     """Incarnation of a topic, named by Metadata.
 
-    `leaders` has each partition that Metadata has shown, by index. `may_be_compacted` is True until
-    the broker has said otherwise. `settings`: the last described values of the settings by which
+    `leaders` has each partition that Metadata has shown, by index. It may be compacted until the broker has
+    said otherwise. `settings`: the last described values of the settings by which
     the broker stores produced batches; None before the first description.
     """
 
-    __slots__ = ("fidelity", "id", "leaders", "may_be_compacted", "name", "settings")
+    __slots__ = ("fidelity", "id", "leaders", "name", "settings")
 
     def __init__(self, topic_id: bytes, name: str) -> None:
         self.id = topic_id
         self.name = name
         self.fidelity = Recompression()
         self.leaders: dict[int, Leader] = {}
-        self.may_be_compacted = True
         self.settings: tuple[str | None, ...] | None = None
+
+    @property
+    def may_be_compacted(self) -> bool:
+        """Whether the log cleaner may have removed records from it."""
+        may_be: bool = self.fidelity.native.may_be_compacted
+        return may_be
 
     def learn_policy(self, may_be_compacted: bool) -> None:
         """Note the cleanup policy that the broker has described, or True if it has not."""
-        self.may_be_compacted = may_be_compacted
+        self.fidelity.native.may_be_compacted = may_be_compacted
 
     def learn_settings(self, settings: tuple[str | None, ...]) -> None:
         """Note the settings by which the broker stores batches."""

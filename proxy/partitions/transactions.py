@@ -75,7 +75,6 @@ class Transactions:
         "_decided",
         "_doubted_end",
         "_hole_since",
-        "_known_from",
         "_limit",
         "_log_start",
         "_open",
@@ -85,6 +84,7 @@ class Transactions:
         "row",
     )
 
+    _known_from = word("known_from", int)
     _end = word("observed_end", int)  # of the run
 
     def __init__(self, limit: int, patience_s: float, row: Any = None) -> None:
@@ -92,7 +92,6 @@ class Transactions:
         self._limit = limit
         self._patience_s = patience_s
         self.row = open_row() if row is None else row
-        self._known_from = NO_OFFSET  # NO_OFFSET: there is no run
         self._doubted_end = NO_OFFSET  # aborts below may belong to transactions from before the run
         # producer id -> first offset, in the order of first offsets
         self._open: dict[int, int] = {}
@@ -220,7 +219,7 @@ class Transactions:
     def forget_before(self, offset: int) -> None:
         """Drop the aborted lists for fetch offsets below `offset`: no caller will ask for them."""
         if NO_OFFSET < self._known_from < offset <= self._end:
-            self._known_from = offset
+            self.row.known_from = offset
             del self._aborted[: bisect_left(self._aborted, (offset,))]
 
     def last_stable_offset(self, high_watermark: int) -> int | None:
@@ -274,7 +273,7 @@ class Transactions:
         """
         self._forget()
         pieces = [piece for piece in self._pieces if piece.end >= offset]
-        self._known_from = self.row.observed_end = offset
+        self.row.known_from = self.row.observed_end = offset
         self._doubted_end = high_watermark
         self._pieces = pieces
         if pieces and pieces[0].start < offset:
@@ -284,9 +283,10 @@ class Transactions:
 
     def _forget(self) -> None:
         """End the run; the pieces stay."""
-        self._known_from = self.row.observed_end = NO_OFFSET
+        self.row.known_from = self.row.observed_end = NO_OFFSET  # there is no run
         self._hole_since = None
         self._open = {}
+        self.row.first_open = NO_OFFSET
         self._decided = []
         self._aborted = []
 
@@ -310,6 +310,7 @@ class Transactions:
             if event is Event.ABORTED and offset >= self._known_from:
                 stable = next(iter(self._open.values()), offset + 1)
                 self._aborted.append(Aborted(offset, first, producer_id, stable))
+        self.row.first_open = next(iter(self._open.values()), NO_OFFSET)
         self._keep_bounds()
 
     def _keep_bounds(self) -> None:
@@ -319,7 +320,7 @@ class Transactions:
         if len(self._aborted) > self._limit:
             dropped = self._aborted[: len(self._aborted) - self._limit // 2]
             del self._aborted[: len(dropped)]
-            self._known_from = max(self._known_from, dropped[-1].marker + 1)
+            self.row.known_from = max(self._known_from, dropped[-1].marker + 1)
         while len(self._decided) > self._limit:
             # merge the two oldest, from the lower first offset: the LSO stays a lower bound
             one, other = self._decided[:2]

@@ -396,7 +396,7 @@ class SessionPoll:
         relieved = []
         if lease.until <= now:
             relieved = [p for p in self._asked if p.leader_state.lease is lease]
-        lease.until = max(lease.until, until)
+        lease.row.until = max(lease.until, until)
         joined = [p for p in confirmed if p in self.members and p.leader_state.lease.until >= until]
         for partition, before in self._joining.items():
             leader_state = partition.leader_state
@@ -409,7 +409,7 @@ class SessionPoll:
             else:
                 self._changed[partition] = None
         for partition in joined:
-            partition.leader_state.lease = lease
+            partition.leader_state.hold(lease)
             self._claimed.pop(partition, None)
         return relieved
 

@@ -130,7 +130,7 @@ class World:
         broker.verifier = Verifier(broker, verify_ratio, Random(2).random)
         broker.topics.learn("orders", TOPIC_ID, LEADERS)
         self.topic = known(broker.topics.find(TOPIC_ID))
-        self.topic.may_be_compacted = False
+        self.topic.learn_policy(False)
         self.partition = known(broker.partitions.follow(self.topic, 0))
         self.store(sizes)
         self.listener = Listener(broker, CONFIG.listeners[0], dispatch.Dispatch)
@@ -193,11 +193,11 @@ class World:
         if what in OF_LEADER_STATE:
             setattr(leader_state, what, value)
         elif what == "lease":
-            leader_state.lease = Lease(value)
+            leader_state.hold(Lease(value))
         elif what in ("tail", "old_format", "zstd"):
             setattr(partition, what, value)
         elif what == "compacted":
-            self.topic.may_be_compacted = value
+            self.topic.learn_policy(value)
         elif what == "truncate":
             if self.broker.partitions.find(self.topic, 0) is partition:
                 self.cache.truncate(partition.slot, value)

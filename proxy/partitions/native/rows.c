@@ -21,6 +21,8 @@ _Static_assert(sizeof(placed_batch) == PT_PLACED_WORDS * 8, "placed_batch");
 _Static_assert(sizeof(((pt_forwarded *)0)->batch) == sizeof(po_row), "batch");
 _Static_assert(sizeof(((pt_forwarded *)0)->produced) == sizeof(po_produced), "produced");
 
+static const pt_lease no_lease = {-INFINITY};
+
 pt_row *pt_new_row(int64_t slot, const pt_fidelity *fidelity) {
     pt_row *row = calloc(1, sizeof *row);
     if (row == NULL) {
@@ -35,7 +37,8 @@ pt_row *pt_new_row(int64_t slot, const pt_fidelity *fidelity) {
     row->proven_at = -INFINITY;
     row->is_followed = true;
     row->tail = row->probe_offset = row->acknowledged_end = row->produced_from = row->young_from = -1;
-    row->observed_end = -1;
+    row->known_from = row->observed_end = row->first_open = -1;
+    row->lease = &no_lease;
     return row;
 }
 

@@ -32,6 +32,8 @@
 #define PT_LEFT_RUN 4           /* tell its offsets to StoredRuns */
 #define PT_LEFT_EPOCH 8         /* the epoch was proven long ago */
 /* source of a run of stored batches: StoredRuns */
+#define PT_UNREADABLE -1
+#define PT_AT_END_BELOW -2
 #define PT_NO_RUN 0
 #define PT_RUN_PRODUCE 1
 #define PT_RUN_WATCH 2
@@ -48,14 +50,20 @@ typedef struct {                /* ProducerLedger: the last noted producer is th
     pt_producer *producers;
 } pt_ledger;
 
-typedef struct {                /* Recompression, of one topic */
-    int64_t generation;
+typedef struct {                /* of one topic */
+    int64_t generation;         /* these three: Recompression */
     int64_t equal_codecs;       /* bit n: codec n */
     int64_t log_append_time;    /* -1: unknown, 0: no, 1: yes */
+    _Bool may_be_compacted;     /* Topic */
 } pt_fidelity;
+
+typedef struct {                /* Lease */
+    double until;
+} pt_lease;
 
 typedef struct {                /* times are seconds of a monotonic clock; offsets and epochs are -1 while unknown */
     const pt_fidelity *fidelity;
+    const pt_lease *lease;
     pt_ledger ledger;
     int64_t slot;
     /* LeaderState */
@@ -64,10 +72,12 @@ typedef struct {                /* times are seconds of a monotonic clock; offse
     double proven_at;
     _Bool frozen;
     /* Partition */
-    _Bool is_followed, zstd;
+    _Bool is_followed, zstd, old_format;
     int64_t tail, probe_offset, acknowledged_end, produced_from, young_from;
     /* Transactions */
-    int64_t observed_end;       /* of the contiguous run */
+    int64_t known_from;         /* where the contiguous run begins */
+    int64_t observed_end;       /* where it ends */
+    int64_t first_open;         /* first offset of the oldest open transaction in it; -1: none is open */
     _Bool has_gap;              /* batches beyond it were observed, or an LSO beyond it was shown */
     /* StoredRuns */
     int64_t run_source, run_first, run_following, run_bytes;
@@ -93,6 +103,20 @@ typedef struct {                /* of one response; room for as many batches as 
     int64_t *places;            /* PT_PLACED_WORDS for each that is placed, in the order of `order` */
 } pt_work;
 
+typedef struct {                /* what a Fetch asks of one partition; epochs are -1 where it names none */
+    int64_t leader_epoch, fetch_offset, fetched_epoch, max_bytes;
+} pt_asked;
+
+typedef struct {                /* of one Fetch; room for as many partitions as it asks */
+    int64_t *limits;            /* of each: the end up to which it may be read; PT_UNREADABLE; PT_AT_END_BELOW less its end */
+    int64_t unsettled;          /* partitions whose last stable offset Transactions has to say */
+    int64_t *numbers;           /* of those */
+    int64_t stored;             /* partitions that may be read if their records are stored */
+    int64_t *places;            /* of each of those: slot and offset */
+    int64_t *stored_numbers, *least_ends;
+    int64_t *ends;              /* where the stored run at each place ends */
+} pt_judged;
+
 pt_row *pt_new_row(int64_t slot, const pt_fidelity *fidelity);  /* NULL: no memory */
 void pt_free_row(pt_row *row);
 /* Notes that a batch of `count` records of a producer is about to be forwarded while `leader_epoch` is proven. Returns
@@ -116,5 +140,13 @@ void pt_place(pt_forwarded *forwarded, pt_work *work);
 /* Notes that the placed batches are stored; one whose run_end is negative is not, and its verdict becomes PT_UNJUDGED. `left`
  * of each says what remains to be done. `epoch_since`: when an epoch must have been proven, at least. */
 void pt_note_stored(pt_forwarded *forwarded, pt_work *work, _Bool has_runs, double epoch_since);
+/* fetch_limits.c: the one judge of every Fetch. Judges each of `count` partitions; `rows` NULL: it may not be read. Partitions in
+ * `numbers` await pt_settle, those in `places` the ends of their runs and pt_find_stored. */
+void pt_find_limits(pt_row *const *rows, const pt_asked *asked, int64_t count, int version, _Bool committed, double now,
+                    pt_judged *out);
+/* Goes on with partition `number`, whose last stable offset is `stable_offset`, for read_committed. */
+void pt_settle(const pt_row *row, const pt_asked *asked, int64_t number, int64_t stable_offset, pt_judged *out);
+/* Takes those back whose stored run does not reach their least end. */
+void pt_find_stored(pt_judged *out);
 /* cdef end */
 #endif

@@ -165,7 +165,8 @@ def test_lso_above_its_hw_counts_as_hw():
 def test_session_members_share_a_lease():
     shared = Lease(2.0, is_shared=True)
     one, other = build_known(), build_known()
-    one.lease = other.lease = shared
+    one.hold(shared)
+    other.hold(shared)
     shared.until = 3.0
     assert one.has_lease(2.9)
     one.renew(2.5)
@@ -181,7 +182,8 @@ def test_session_members_share_a_lease():
 def test_revocation_ends_the_lease_of_one_member(what):
     shared = Lease(2.0, is_shared=True)
     one, other = build_known(), build_known()
-    one.lease = other.lease = shared
+    one.hold(shared)
+    other.hold(shared)
     if what == "new epoch":
         one.learn(6, 80, 70, 0, 1.5)
         assert one.lease.until == 1.5

@@ -177,7 +177,7 @@ def test_gap_between_stored_runs_is_a_hole():
     store(broker, partition, 30, 40)
     assert look(broker, partition, 25) == (ReadState.MISS, "hole", 40)
     assert look(broker, partition, 20) == (ReadState.MISS, "hole", 40)
-    partition.topic.may_be_compacted = False
+    partition.topic.learn_policy(False)
     assert look(broker, partition, 15) == (ReadState.READABLE, "", 40)
 
 
@@ -249,7 +249,7 @@ def test_stored_records_are_readable_unless_forbidden():
         (12, 20, 40), (5, 12, 40), (0, 12), flags, flags, (9, 10, 13), flags, flags
     ):
         broker, partition = build_stored(high_watermark, stable, log_start)
-        partition.topic.may_be_compacted = compacted
+        partition.topic.learn_policy(compacted)
         if hole:
             store(broker, partition, 30, 40)
         if leads:

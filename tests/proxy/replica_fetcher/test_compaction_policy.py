@@ -66,7 +66,7 @@ def say(monkeypatch, *said):
 def test_only_a_broker_that_says_no_is_believed(broker, monkeypatch, code, policy, may_be):
     topic = broker.follow().topic
     assert topic.may_be_compacted
-    topic.may_be_compacted = not may_be
+    topic.learn_policy(not may_be)
     CompactionPolicies(broker).tick(0.0)
     say(monkeypatch, ("orders", code, policy), ("another", ErrorCode.NONE, "delete"))
     ((_, then),) = broker.link.sent
