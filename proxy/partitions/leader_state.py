@@ -160,7 +160,8 @@ class LeaderState:
 
     def detach(self) -> None:
         """Keep the lease for as long as it lasts, as a new object that no session's poll renews."""
-        self.hold(Lease(self.lease.until))
+        lease = Lease(self.lease.until)
+        self.lease, self.row.lease = lease, lease.row
 
     def _adopt(self, epoch: int) -> None:
         self.row.epoch = epoch

@@ -276,7 +276,7 @@ def _compare(broker: PartitionServices, partition: Partition, fetched: Batch, fr
         stored = _stored_crc(broker.cache, partition.slot, fetched.base_offset, fetched.last_offset)
         if stored is not None and stored != fetched.crc:
             broker.distrust(topic, "mismatch")
-    if topic.fidelity.log_append_time is not log_append_time:
+    if topic.fidelity.native.log_append_time != log_append_time:
         topic.fidelity.learn(log_append_time)
 
 

@@ -261,7 +261,7 @@ class World:
         return {
             "sent": list(self.sent),
             "counters": read_counters(broker),
-            "lines": [line._replace(ts=0) for line in self.lines],
+            "lines": [line._replace(response=line.response._replace(ts=0)) for line in self.lines],
             "empty": self.log.count_empty(),
             "sessions": {
                 number: read_session(one) for number, one in broker.sessions._sessions.items()

@@ -87,7 +87,7 @@ async def test_a_fetch_that_memory_could_answer(monkeypatch, stage):
     scene = Scene()
     scene.broker.scheduler.quotas.active = stage == "quota"
     spoil(monkeypatch, *AT_ONCE[stage])
-    frame = build_fetch(0)
+    frame = build_fetch(0, session=(0, 0)) if stage == "session" else build_fetch(0)
     scene.receive(frame)
     await goes_whole(scene, frame)
 

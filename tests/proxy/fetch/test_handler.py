@@ -297,7 +297,7 @@ async def test_unsent_response_stays_pinned_and_uncounted(
     assert client.fetch(LARGE), "it waits in the transport, behind the first"
     client.change("full", False)
     assert world.cache.statistics().pinned_bytes == 0 and len(world.lines) == lines + 2
-    assert world.lines[lines].total_ms == 2500
+    assert world.lines[lines].response.total_ms == 2500
     assert client.fetch(LARGE)
 
 
