@@ -25,12 +25,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from tests.kit.broker.kafka import KafkaCluster
 from tests.kit.broker.ports import PortLease, lease_port
 from tests.kit.broker.process import die_with_parent
 from tests.kit.broker.settings import HOST, Listener
+from tests.kit.scrape import read_samples
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -193,12 +192,7 @@ class Sidecar:
 
     def metrics(self) -> dict[tuple[str, ...], float]:
         """The scrape: (sample name, label values in the order of their names...) -> value."""
-        samples = {}
-        for family in text_string_to_metric_families(self.admin("/metrics")):
-            for sample in family.samples:
-                labels = (value for _, value in sorted(sample.labels.items()))
-                samples[sample.name, *labels] = sample.value
-        return samples
+        return read_samples(self.admin("/metrics"))
 
     def fetch_counts(self, kind: str = "bytes") -> dict[tuple[str, str], float]:
         """(result, reason) -> record bytes or partitions of fetches, those above zero."""
