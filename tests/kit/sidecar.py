@@ -45,6 +45,9 @@ CLIENT = "CLIENT"
 PATIENT_CACHE = {"size": "64MiB", "holeWait": "100ms", "confirmEvery": "3s"}
 """For tests that ask how much was served from memory: a busy machine takes longer over what is at once elsewhere."""
 
+PATIENT_SUPERVISOR = {"heartbeatTimeout": "30s", "startTimeout": "300s"}
+"""Of a Sidecar that is told nothing else: a busy machine lets a worker wait for seconds, though it does not hang."""
+
 
 class SidecarFailed(RuntimeError):
     """Forebay did not start; the message holds its log, `exit_code` is None if it did not end either."""
@@ -55,7 +58,9 @@ class SidecarFailed(RuntimeError):
 
 
 class Sidecar:
-    """One Forebay. `listeners` are entries of its configuration; `settings` everything else."""
+    """One Forebay. `listeners` are entries of its configuration; `settings` everything else. `supervisor`: that section
+    where `settings` has none; None: Forebay's own defaults.
+    """
 
     def __init__(
         self,
@@ -63,6 +68,7 @@ class Sidecar:
         settings: Mapping[str, Any] | None = None,
         leases: Sequence[PortLease] = (),
         interpreter: Path | str = sys.executable,
+        supervisor: Mapping[str, Any] | None = PATIENT_SUPERVISOR,
     ) -> None:
         self._interpreter = str(interpreter)
         self.directory = Path(tempfile.mkdtemp(prefix="forebay-"))
@@ -76,6 +82,7 @@ class Sidecar:
             "admin": {"listen": f"{HOST}:{self.admin_port}"},
             "accessLog": {"directory": str(self.log_directory)},
             "log": {"level": "info", "format": "text"},
+            **({} if supervisor is None else {"supervisor": dict(supervisor)}),
             **(settings or {}),
         }
         self._process: subprocess.Popen[bytes] | None = None
