@@ -68,7 +68,7 @@ def open_session(master: str | None, input_bytes: int = 0) -> SparkSession:
             .config("spark.driver.host", "127.0.0.1")
         )
         if input_bytes < TINY_INPUT_BYTES:
-            builder = builder.config(map=_TINY_INPUT_SETTINGS)
+            builder = builder.config(map={**_TINY_INPUT_SETTINGS})
     return builder.getOrCreate()
 
 

@@ -231,7 +231,8 @@ def _start_forebay(place: Place) -> Arm:
         raise Unfit("no other tree was given (--against)")
     tree = place.against if place.name == AGAINST and place.against else Path()
     own = (tree / ".venv/bin/python").absolute()  # another tree may bring another interpreter
-    sidecar = Sidecar([entry], settings, interpreter=own if own.exists() else sys.executable)
+    interpreter = own if own.exists() else sys.executable
+    sidecar = Sidecar([entry], settings, interpreter=interpreter, supervisor=None)
     with contextlib.chdir(tree):
         place.stack.enter_context(sidecar)
     trust = str(files.authority) if files is not None else None

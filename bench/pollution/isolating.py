@@ -111,7 +111,7 @@ def run_isolation(ward: Ward, directory: Path, *, forebay: bool) -> dict[str, An
     host, port = ward.broker.address(BEHIND)
     entry = {"listen": f"{HOST}:{ward.forebay_port}", "upstream": f"{host}:{port}"}
     settings = {"accessLog": {"directory": None}, "isolation": {"enabled": True}}
-    with Sidecar([entry], settings) as sidecar:
+    with Sidecar([entry], settings, supervisor=None) as sidecar:
         return _measure(ward, sidecar.bootstrap, directory)
 
 

@@ -114,7 +114,7 @@ class Lab:
         settings = build_settings(arm, self.sizes, self.disk.name)
         listen = f"{HOST}:{self.forebay_port}"
         entry = build_listener(arm, listen, self._address(BEHIND), self._address(CATCHUP))
-        with Sidecar([entry], settings) as sidecar:
+        with Sidecar([entry], settings, supervisor=None) as sidecar:
             yield Way(sidecar.bootstrap, sidecar.bootstrap, sidecar)
 
     @property

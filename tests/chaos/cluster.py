@@ -113,7 +113,7 @@ class Sidecars:
             if self.bypass:
                 self.front[node].target = cluster.address(LISTENER, node)
             entry = {"listen": f"{HOST}:{port}", "upstream": wire.address}
-            sidecar = Sidecar([entry], SETTINGS)
+            sidecar = Sidecar([entry], SETTINGS, supervisor=None)  # one that hangs is replaced
             self.sidecars[node] = self._stack.enter_context(sidecar)
             self.idle[node] = Idle(self.descriptors(node))
 

@@ -27,7 +27,14 @@ from tests.kit.broker.process import die_with_parent
 from tests.kit.broker.settings import HOST
 from tests.kit.broker.topics import create_topic
 from tests.kit.raw_fetch import read_all
-from tests.kit.sidecar import PATIENT_CACHE, Pair, ProxiedBroker, Sidecar, find_worker
+from tests.kit.sidecar import (
+    PATIENT_CACHE,
+    PATIENT_SUPERVISOR,
+    Pair,
+    ProxiedBroker,
+    Sidecar,
+    find_worker,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -206,7 +213,7 @@ def test_a_crash_loop_pipes_clients_until_a_worker_runs(
     directory.mkdir()
     settings = {
         "cache": {**VERIFIED["cache"], "directory": str(directory)},
-        "supervisor": {"crashLimit": 2, "pipeMaxAge": "0s"},
+        "supervisor": PATIENT_SUPERVISOR | {"crashLimit": 2, "pipeMaxAge": "0s"},
     }
     with Pair(shared=proxied, settings=settings) as pair, at_work(pair) as (writer, reader):
         sidecar = pair.sidecar
@@ -296,7 +303,7 @@ def test_a_reloaded_configuration_outlives_the_worker(proxied: ProxiedBroker) ->
     """The next worker has what is in force, not what the supervisor was started with. SIGHUP goes to
     the supervisor.
     """
-    with Pair(settings={"supervisor": LASTING}, shared=proxied) as pair:
+    with Pair(settings={"supervisor": PATIENT_SUPERVISOR | LASTING}, shared=proxied) as pair:
         sidecar = pair.sidecar
         assert sidecar.reload({"cache": PATIENT_CACHE | {"verifyRatio": 0.25}})["success"]
         worker = find_worker(sidecar.pid)

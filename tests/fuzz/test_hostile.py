@@ -116,13 +116,13 @@ def stay_half_open(client: Raw, _rng: random.Random) -> None:
     time.sleep(1)
 
 
-def measure(pair: Pair, topic: str, rounds: int) -> list[float]:
+def measure(address: str, topic: str) -> list[float]:
     """Seconds from sending a batch to having read it, for a client that stands at the tail."""
     taken = []
-    with RawClient(pair.through) as writer, RawClient(pair.through) as client:
+    with RawClient(address) as writer, RawClient(address) as client:
         reader = RawReader(client, topic)
         reader.settle()
-        for _ in range(rounds):
+        for _ in range(ROUNDS):
             before = time.monotonic()
             end = writer.produce(topic, batch_v2(1)) + 1
             while reader.offset < end:
@@ -156,19 +156,19 @@ def test_a_good_client_hardly_notices(
     pair: Pair, harm: Callable[[Raw, random.Random], None]
 ) -> None:
     topic = create_topic(pair.direct)
-    alone = measure(pair, topic, ROUNDS)
+    alone = measure(pair.through, topic)
     resident, opened = pair.sidecar.resident_bytes, pair.sidecar.descriptors
     crowd = [Hostile(harm, pair.through, number) for number in range(CLIENTS)]
     for one in crowd:
         one.start()
-    beside = measure(pair, topic, ROUNDS)
+    beside, past = measure(pair.through, topic), measure(pair.direct, topic)
     time.sleep(1)
     growth = pair.sidecar.resident_bytes - resident
     for one in crowd:
         one.finish()
     for one in crowd:
         one.join(PATIENCE_S)
-    check_calm(alone, beside)
+    check_calm(alone, beside, past)
     assert sum(one.times for one in crowd) >= CLIENTS or harm is drip
     assert growth < MOST_GROWTH_BYTES
     check_nothing_stays(pair)
@@ -177,16 +177,19 @@ def test_a_good_client_hardly_notices(
     assert read_all(pair.through, topic, end=end_of(direct)) == direct
 
 
-def check_calm(alone: list[float], beside: list[float]) -> None:
+def check_calm(alone: list[float], beside: list[float], direct: list[float]) -> None:
+    """`direct`: past Forebay, beside the same crowd, since a busy machine makes both ways slow."""
     for level in (50, 90):
-        before, after = (statistics.quantiles(one, n=100)[level - 1] for one in (alone, beside))
-        assert after <= max(SLOWER * before, SLOWEST_S), (level, before, after)
+        before, after, past = (
+            statistics.quantiles(one, n=100)[level - 1] for one in (alone, beside, direct)
+        )
+        assert after <= max(SLOWER * max(before, past), SLOWEST_S), (level, before, after, past)
 
 
 def test_large_frames_that_never_end_are_held_in_bounds(pair: Pair) -> None:
     """Twelve of them, of 60 MB each, beside a good client and one whose requests are large, too."""
     topic = create_topic(pair.direct)
-    alone = measure(pair, topic, ROUNDS)
+    alone = measure(pair.through, topic)
     resident, part = pair.sidecar.resident_bytes, bytes(1 << 20)
     over = threading.Event()
 
@@ -200,7 +203,7 @@ def test_large_frames_that_never_end_are_held_in_bounds(pair: Pair) -> None:
     crowd = [threading.Thread(target=send_most, daemon=True) for _ in range(12)]
     for one in crowd:
         one.start()
-    beside, most = measure(pair, topic, ROUNDS), 0
+    beside, past, most = measure(pair.through, topic), measure(pair.direct, topic), 0
     with RawClient(pair.through) as writer:
         for _ in range(20):
             writer.produce(topic, batch_v2(1, value=b"x" * 900_000))
@@ -209,7 +212,7 @@ def test_large_frames_that_never_end_are_held_in_bounds(pair: Pair) -> None:
     for one in crowd:
         one.join(2 * PATIENCE_S)
     assert most < REQUEST_MEMORY_BYTES + MOST_MORE_BYTES
-    check_calm(alone, beside)
+    check_calm(alone, beside, past)
     check_nothing_stays(pair)
 
 
@@ -233,7 +236,7 @@ def test_clients_that_ask_for_much_and_never_read(
             tls = {"certificateFile": str(server.certificate), "keyFile": str(server.key)}
             entry = {"listen": address, "upstream": pair.direct, "tls": tls}
             sidecar = stack.enter_context(Sidecar([entry], {"cache": PATIENT_CACHE}))
-        alone = measure(pair, topic, ROUNDS)
+        alone = measure(pair.through, topic)
         resident, most = sidecar.resident_bytes, 0
         for _ in range(READERS):
             client = stack.enter_context(Raw(address))
@@ -242,12 +245,12 @@ def test_clients_that_ask_for_much_and_never_read(
                 client.socket = stack.enter_context(trust_all().wrap_socket(client.socket))
             client.send(*(build_fetch(big, 0, 100, BIG_BYTES * 100) for _ in range(4)))
             most = max(most, sidecar.resident_bytes - resident)
-        beside = measure(pair, topic, ROUNDS)
+        beside, past = measure(pair.through, topic), measure(pair.direct, topic)
         for _ in range(20):
             time.sleep(0.2)
             most = max(most, sidecar.resident_bytes - resident)
         assert most < REQUEST_MEMORY_BYTES + RESPONSE_MEMORY_BYTES + MOST_MORE_BYTES
-        check_calm(alone, beside)
+        check_calm(alone, beside, past)
         direct = read_all(pair.direct, big, end=10)
         if not encrypted:
             assert read_all(pair.through, big, end=10) == direct

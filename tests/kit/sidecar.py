@@ -25,12 +25,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from tests.kit.broker.kafka import KafkaCluster
 from tests.kit.broker.ports import PortLease, lease_port
 from tests.kit.broker.process import die_with_parent
 from tests.kit.broker.settings import HOST, Listener
+from tests.kit.scrape import read_samples
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,6 +45,9 @@ CLIENT = "CLIENT"
 PATIENT_CACHE = {"size": "64MiB", "holeWait": "100ms", "confirmEvery": "3s"}
 """For tests that ask how much was served from memory: a busy machine takes longer over what is at once elsewhere."""
 
+PATIENT_SUPERVISOR = {"heartbeatTimeout": "30s", "startTimeout": "300s"}
+"""Of a Sidecar that is told nothing else: a busy machine lets a worker wait for seconds, though it does not hang."""
+
 
 class SidecarFailed(RuntimeError):
     """Forebay did not start; the message holds its log, `exit_code` is None if it did not end either."""
@@ -56,7 +58,9 @@ class SidecarFailed(RuntimeError):
 
 
 class Sidecar:
-    """One Forebay. `listeners` are entries of its configuration; `settings` everything else."""
+    """One Forebay. `listeners` are entries of its configuration; `settings` everything else. `supervisor`: that section
+    where `settings` has none; None: Forebay's own defaults.
+    """
 
     def __init__(
         self,
@@ -64,6 +68,7 @@ class Sidecar:
         settings: Mapping[str, Any] | None = None,
         leases: Sequence[PortLease] = (),
         interpreter: Path | str = sys.executable,
+        supervisor: Mapping[str, Any] | None = PATIENT_SUPERVISOR,
     ) -> None:
         self._interpreter = str(interpreter)
         self.directory = Path(tempfile.mkdtemp(prefix="forebay-"))
@@ -77,6 +82,7 @@ class Sidecar:
             "admin": {"listen": f"{HOST}:{self.admin_port}"},
             "accessLog": {"directory": str(self.log_directory)},
             "log": {"level": "info", "format": "text"},
+            **({} if supervisor is None else {"supervisor": dict(supervisor)}),
             **(settings or {}),
         }
         self._process: subprocess.Popen[bytes] | None = None
@@ -193,12 +199,7 @@ class Sidecar:
 
     def metrics(self) -> dict[tuple[str, ...], float]:
         """The scrape: (sample name, label values in the order of their names...) -> value."""
-        samples = {}
-        for family in text_string_to_metric_families(self.admin("/metrics")):
-            for sample in family.samples:
-                labels = (value for _, value in sorted(sample.labels.items()))
-                samples[sample.name, *labels] = sample.value
-        return samples
+        return read_samples(self.admin("/metrics"))
 
     def fetch_counts(self, kind: str = "bytes") -> dict[tuple[str, str], float]:
         """(result, reason) -> record bytes or partitions of fetches, those above zero."""
