@@ -106,7 +106,7 @@ class AccessLines:
                         result,
                         reason,
                         size_bytes,
-                        -1 if partition is None else partition.leader_state.high_watermark,
+                        -1 if partition is None else partition.row.high_watermark,
                         age_bytes,
                         delay_s * 1000 if delay_s >= LEAST_DELAY_S else None,
                         would_hit,
@@ -132,8 +132,8 @@ class AccessLines:
             if partition is None or not partition.is_followed:
                 partition = self._find_partition(asked)
             lag = None
-            if partition is not None and partition.leader_state.high_watermark >= 0:
-                lag = partition.leader_state.high_watermark - asked.fetch_offset
+            if partition is not None and (high_watermark := partition.row.high_watermark) >= 0:
+                lag = high_watermark - asked.fetch_offset
                 lag = 10 ** (len(str(lag)) - 1) if lag > 0 else 0
             found[asked.topic, one.result, one.reason][lag].append(asked.partition)
         for (asked_topic, result, reason), by_lag in found.items():

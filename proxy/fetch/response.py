@@ -186,12 +186,11 @@ def _add_stored(
     for status in statuses:
         (topic, index, _, offset, _, _, _), partition, state, _, limit_offset = status
         assert partition is not None
-        leader_state = partition.leader_state
-        high_watermark = leader_state.high_watermark
-        stable_offset = leader_state.last_stable_offset
+        row = partition.row
+        high_watermark, stable_offset = row.high_watermark, row.last_stable_offset
         if stable_offset != high_watermark:  # else the broker has shown that none is open
             stable_offset = partition.last_stable_offset()
-        offsets = high_watermark, stable_offset, leader_state.log_start_offset
+        offsets = high_watermark, stable_offset, row.log_start_offset
         size_bytes, next_offset, at = next(found) if state is READABLE else NOTHING
         aborted: Sequence[tuple[int, int]] | None = None
         admitted_at: int | None = at

@@ -119,7 +119,7 @@ class Partition:
         """True if the broker acknowledged records from `offset` on in this leader epoch that no
         Fetch has shown yet. The known HW is then out of date.
         """
-        return self.acknowledged_end > max(offset, self.leader_state.high_watermark)
+        return self.acknowledged_end > max(offset, self.row.high_watermark)
 
     @property
     def log_fields(self) -> dict[str, object]:
@@ -135,10 +135,7 @@ class Partition:
         """Return the broker's LSO as far as it is known, never above it; -1 if unknown. The value
         comes from the batches, or is the greatest LSO shown in this epoch.
         """
-        high_watermark, shown = (
-            self.leader_state.high_watermark,
-            self.leader_state.last_stable_offset,
-        )
+        high_watermark, shown = self.row.high_watermark, self.row.last_stable_offset
         if shown >= high_watermark:
             return high_watermark
         followed = self.transactions.last_stable_offset(high_watermark)
@@ -148,7 +145,7 @@ class Partition:
         """Return the first offset that a consumer of this isolation level may not read yet; -1 if
         unknown.
         """
-        return self.last_stable_offset() if read_committed else self.leader_state.high_watermark
+        return self.last_stable_offset() if read_committed else self.row.high_watermark
 
     def is_at_end(self, offset: int, read_committed: bool) -> bool:
         """True if a consumer of this isolation level at `offset` waits for new records: at the HW,
@@ -194,10 +191,11 @@ class Partition:
         records written meanwhile are history, and the tail moves to the HW. `news_at`: when the HW
         last grew.
         """
-        high_watermark = self.leader_state.high_watermark
-        if self.tail < 0 or (lapsed and self.tail < high_watermark):
-            self.row.tail = high_watermark
-        self.row.tail = max(self.tail, self.leader_state.log_start_offset)
+        row = self.row
+        high_watermark, tail = row.high_watermark, row.tail
+        if tail < 0 or (lapsed and tail < high_watermark):
+            tail = high_watermark
+        row.tail = max(tail, row.log_start_offset)
         self.news_at = news_at
 
     def extend(self, end: int) -> None:

@@ -126,16 +126,12 @@ def _learn(
         _diverged(broker, partition, asking, *answered.diverging)
         return Outcome(False, False)
     partition.back_off.reset(sent_at)  # even if nothing else is learned
-    leader_state = partition.leader_state
-    before = (
-        leader_state.high_watermark,
-        leader_state.last_stable_offset,
-        leader_state.log_start_offset,
-    )
+    leader_state, row = partition.leader_state, partition.row
+    before = row.high_watermark, row.last_stable_offset, row.log_start_offset
     lease_until = leader_state.lease.until
     is_news = broker.now() >= lease_until or answered.end > answered.start
     lapsed = sent_at >= lease_until
-    partition.row.probe_offset = answered.high_watermark
+    row.probe_offset = answered.high_watermark
     learned = leader_state.learn(
         asking.current_leader_epoch,
         answered.high_watermark,
@@ -147,13 +143,13 @@ def _learn(
         return Outcome(False, False)
     if learned is not Learned.CONFIRMED:
         _enter_epoch(broker, partition, learned)
-    if leader_state.frozen and _is_proven(broker, partition, asking, answered, frame):
+    if row.frozen and _is_proven(broker, partition, asking, answered, frame):
         partition.confirm_log()
         is_news = True
     if answered.log_start_offset > partition.log_start_offset:
         partition.advance_start(answered.log_start_offset)
         broker.cache.advance_start(partition.slot, answered.log_start_offset)
-    if answered.end > answered.start and not leader_state.frozen:
+    if answered.end > answered.start and not row.frozen:
         _store(broker, partition, asking, answered, frame)
     partition.transactions.shown(
         answered.high_watermark,
@@ -161,13 +157,14 @@ def _learn(
         answered.log_start_offset,
         broker.now(),
     )
-    if leader_state.is_replica and not leader_state.frozen:
+    if row.led_epoch != row.epoch and leader_state.is_replica and not row.frozen:
         _keep_checkable(broker, partition, lapsed)
-    has_grown = leader_state.high_watermark > before[0]
+    after = row.high_watermark, row.last_stable_offset, row.log_start_offset
+    has_grown = after[0] > before[0]
     partition.settle(lapsed, broker.now() if has_grown else partition.news_at)
-    if leader_state.frozen:
+    if row.frozen:
         broker.replica_fetcher.prove_next(partition)
-    return Outcome(True, is_news or lapsed or before != leader_state.offsets)
+    return Outcome(True, is_news or lapsed or before != after)
 
 
 def learn_error(

@@ -53,12 +53,12 @@ def may_be_truncated(partition: Partition) -> bool:
     """True if the log may have been cut below the stored end: in an epoch that is not proven or not
     checked yet. A follower truncates to its leader's log at any time, within an epoch.
     """
-    leader_state = partition.leader_state
-    epoch = leader_state.epoch
+    row = partition.row
+    epoch = row.epoch
     return (
-        leader_state.frozen
-        or (epoch != leader_state.led_epoch and leader_state.is_replica)
-        or leader_state.suggested_epoch > epoch
+        row.frozen
+        or (epoch != row.led_epoch and partition.leader_state.is_replica)
+        or row.suggested_epoch > epoch
     )
 
 
