@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from itertools import count
 from operator import attrgetter
+from os import urandom
+from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from protocol.produce_rows import PRODUCED, ROW, make_produced, make_row
@@ -49,6 +51,7 @@ ROW_OF = attrgetter("row")
 assert ROW.size == 8 * lib.PT_BATCH_WORDS
 assert PRODUCED.size == 8 * lib.PT_PRODUCED_WORDS
 
+KEY = Struct("=2Q")
 ROOM = 64
 """Batches of a response for which there is memory from the start."""
 note_stored = lib.pt_note_stored
@@ -121,7 +124,7 @@ class Work:
     __slots__ = ("_order", "_others", "_places", "native", "places", "room")
 
     def __init__(self) -> None:
-        self.native = ffi.new("pt_work *")
+        self.native = ffi.new("pt_work *", {"key": KEY.unpack(urandom(KEY.size))})
         self.room = 0
         self.make_room(ROOM)
 
