@@ -103,7 +103,7 @@ class ForwardedBatches(NamedTuple):
     partitions: Sequence[Partition | None]
 
 
-class Left(NamedTuple):
+class StoredBatch(NamedTuple):
     """A stored batch of `size_bytes` with the offsets from `base_offset` to `following` (exclusive), and
     what is left to be done for it: LEFT_TAIL, LEFT_TRANSACTIONS, LEFT_RUN and LEFT_EPOCH, or 0.
     """
@@ -178,7 +178,7 @@ def place(batches: ForwardedBatches) -> None:
     lib.pt_place(batches.native, work.native)
 
 
-def list_left(batches: ForwardedBatches) -> list[Left]:
+def list_left(batches: ForwardedBatches) -> list[StoredBatch]:
     """Return each stored batch with what is left to be done for it."""
     found = []
     for partition, one in _iterate(batches, work.native.order, work.native.placed):
@@ -186,7 +186,7 @@ def list_left(batches: ForwardedBatches) -> list[Left]:
             row, said = _read(one)
             base_offset, size_bytes = said.base_offset, row.end - row.start
             following = base_offset + row.last_delta + 1
-            found.append(Left(partition, base_offset, following, size_bytes, one.left))
+            found.append(StoredBatch(partition, base_offset, following, size_bytes, one.left))
     return found
 
 
