@@ -317,7 +317,7 @@ static void draw_answer(const request *one, answer *out) {
         int64_t size = batch->topic_end - batch->topic_start, times = draw(20) ? 1 : (int64_t)draw(4);
         int row = (int)(one->rows[(first + n * step) % one->named] ? one->rows[(first + n * step) % one->named]->slot : 0);
         for (; times > 0; times--) {
-            add_said(out, topic, size, batch->partition, want[row].tail);
+            add_said(out, topic, size, batch->partition, want[row].tail < GREATEST ? want[row].tail : GREATEST);
         }
         if (draw(30) == 0) {
             add_said(out, bytes, write_topic(bytes, (int)draw(TOPICS + 6)), (int64_t)draw(INDEXES) - 1, 5);
