@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from itertools import count
 from operator import attrgetter
+from os import urandom
+from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from protocol.produce_rows import PRODUCED, ROW, make_produced, make_row
@@ -49,6 +51,7 @@ ROW_OF = attrgetter("row")
 assert ROW.size == 8 * lib.PT_BATCH_WORDS
 assert PRODUCED.size == 8 * lib.PT_PRODUCED_WORDS
 
+KEY = Struct("=2Q")
 ROOM = 64
 """Batches of a response for which there is memory from the start."""
 note_stored = lib.pt_note_stored
@@ -100,7 +103,7 @@ class ForwardedBatches(NamedTuple):
     partitions: Sequence[Partition | None]
 
 
-class Left(NamedTuple):
+class StoredBatch(NamedTuple):
     """A stored batch of `size_bytes` with the offsets from `base_offset` to `following` (exclusive), and
     what is left to be done for it: LEFT_TAIL, LEFT_TRANSACTIONS, LEFT_RUN and LEFT_EPOCH, or 0.
     """
@@ -121,7 +124,7 @@ class Work:
     __slots__ = ("_order", "_others", "_places", "native", "places", "room")
 
     def __init__(self) -> None:
-        self.native = ffi.new("pt_work *")
+        self.native = ffi.new("pt_work *", {"key": KEY.unpack(urandom(KEY.size))})
         self.room = 0
         self.make_room(ROOM)
 
@@ -175,7 +178,7 @@ def place(batches: ForwardedBatches) -> None:
     lib.pt_place(batches.native, work.native)
 
 
-def list_left(batches: ForwardedBatches) -> list[Left]:
+def list_left(batches: ForwardedBatches) -> list[StoredBatch]:
     """Return each stored batch with what is left to be done for it."""
     found = []
     for partition, one in _iterate(batches, work.native.order, work.native.placed):
@@ -183,7 +186,7 @@ def list_left(batches: ForwardedBatches) -> list[Left]:
             row, said = _read(one)
             base_offset, size_bytes = said.base_offset, row.end - row.start
             following = base_offset + row.last_delta + 1
-            found.append(Left(partition, base_offset, following, size_bytes, one.left))
+            found.append(StoredBatch(partition, base_offset, following, size_bytes, one.left))
     return found
 
 

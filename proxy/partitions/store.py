@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from protocol.fetch import FetchPartition
     from protocol.primitives import Frame
     from protocol.produce_rows import ProducedRow
-    from proxy.partitions.forwarded import Forwarded, ForwardedBatches, Left
+    from proxy.partitions.forwarded import Forwarded, ForwardedBatches, StoredBatch
     from proxy.partitions.services import PartitionServices
     from proxy.partitions.table import Partition
 
@@ -83,7 +83,7 @@ def admit_response(
         for one, row in list_stamped(forwarded):
             admit_singly(broker, one, row, frame, now)
         place(forwarded)
-    left: Sequence[Left] = ()
+    left: Sequence[StoredBatch] = ()
     if said.placed:
         broker.cache.append(frame, work.places, said.placed)
         note_stored(forwarded.native, said, broker.stored_runs is not None, now - REFRESH_EPOCH_S)
@@ -100,7 +100,7 @@ def admit_response(
         admit_singly(broker, one, row, frame, now)
 
 
-def _finish_stored(broker: PartitionServices, stored: Left, now: float) -> None:
+def _finish_stored(broker: PartitionServices, stored: StoredBatch, now: float) -> None:
     """Do what is left to be done for a batch that was stored as it was sent."""
     partition, base_offset, following, size_bytes, left = stored
     if left & LEFT_RUN and broker.stored_runs is not None:

@@ -7,6 +7,11 @@
 #define SEQUENCES (INT64_C(1) << 31)
 #define FIRST_ROOM 2
 
+/* A sequence as brokers count, 0 to 2^31 - 1: it wraps around, and a client may send negative ones. */
+static int64_t wrap(int64_t sequence) {
+    return (sequence % SEQUENCES + SEQUENCES) % SEQUENCES;
+}
+
 /* One more place, dropping the oldest producer at the limit. 0: there is no memory. */
 static int make_room(pt_ledger *ledger) {
     if (ledger->count < ledger->room) {
@@ -62,13 +67,12 @@ int pt_note_producer(pt_ledger *ledger, int64_t leader_epoch, int64_t id, int64_
     }
     if (producer->next_sequence >= 0 && base_sequence != producer->next_sequence) {
         /* sequences wrap around at 2^31, so the shorter distance tells behind from ahead */
-        int64_t behind = (producer->next_sequence - base_sequence + SEQUENCES) % SEQUENCES;
-        if (behind < SEQUENCES / 2) {
+        if (wrap(producer->next_sequence - base_sequence) < SEQUENCES / 2) {
             return PT_RESENT;
         }
         producer->forwarded = 0;
     }
-    producer->next_sequence = (base_sequence + count) % SEQUENCES;
+    producer->next_sequence = wrap(base_sequence + count);
     producer->forwarded += producer->forwarded <= PT_RETAINED;
     return producer->forwarded > PT_RETAINED ? PT_NOT_DUPLICATE : PT_UNDECIDED;
 }

@@ -5,11 +5,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "topic_hash.h"
+
 #define MAGIC_V2 2
 #define CODEC_MASK 7
 #define ZSTD 4
 #define NOT_PLAIN 0x30 /* transactional, control: DefaultRecordBatch */
 #define PRODUCERS_LIMIT 1000
+#define UNKNOWN -1
+#define OFFSET_MAX (INT64_MAX - INT32_MAX - 1) /* base offset of a batch whose end can be added up, however long it is */
 
 typedef struct {
     int64_t slot, start, end, base_offset, leader_epoch, run_end;
@@ -76,21 +80,12 @@ int64_t pt_forward(const void *batches, pt_row *const *rows, int64_t count, int6
         }
         pt_forwarded *one = out + row->forwarded_at;
         *one = (pt_forwarded){.row = row, .number = number, .epoch = row->epoch, .high_watermark = row->high_watermark,
-                              .generation = row->fidelity->generation, .verdict = PT_UNJUDGED};
+                              .generation = row->fidelity->generation, .verdict = PT_FORWARDED};
         memcpy(one->batch, &batch, sizeof batch);
         one->duplicate_check = pt_note_producer(&row->ledger, row->epoch, batch.producer_id, batch.producer_epoch,
                                                 batch.base_sequence, batch.record_count);
     }
     return found;
-}
-
-/* FNV-1a of a topic's bytes. */
-static uint64_t hash_topic(const uint8_t *bytes, int64_t size) {
-    uint64_t hash = UINT64_C(14695981039346656037);
-    for (int64_t at = 0; at < size; at++) {
-        hash = (hash ^ bytes[at]) * UINT64_C(1099511628211);
-    }
-    return hash;
 }
 
 static uint64_t hash_partition(uint64_t topic, int64_t partition) {
@@ -102,6 +97,7 @@ static uint64_t hash_partition(uint64_t topic, int64_t partition) {
 typedef struct {
     int64_t *cells;
     uint64_t mask;
+    const uint64_t *key;
 } batch_table;
 
 static int is_about(const uint8_t *frame, const pt_forwarded *one, const uint8_t *answer, const po_produced *said) {
@@ -128,7 +124,7 @@ static int open_table(batch_table *table, const uint8_t *frame, const pt_forward
         po_row batch = read_batch(forwarded + number);
         if (batch.topic_start != topic_start) {
             topic_start = batch.topic_start;
-            topic = hash_topic(frame + topic_start, batch.topic_end - topic_start);
+            topic = pt_hash_topic(table->key, frame + topic_start, (uint64_t)(batch.topic_end - topic_start));
         }
         uint64_t at = hash_partition(topic, batch.partition);
         while (table->cells[at & table->mask] >= 0) {
@@ -156,6 +152,7 @@ static int64_t find_forwarded(const batch_table *table, const uint8_t *frame, co
  * lease. */
 static void acknowledge(pt_forwarded *one, const po_produced *said) {
     pt_row *row = one->row;
+    one->verdict = PT_UNJUDGED;
     memcpy(one->produced, said, sizeof *said);
     if (one->epoch >= 0 && one->epoch != row->epoch) {
         return;
@@ -169,7 +166,7 @@ static void acknowledge(pt_forwarded *one, const po_produced *said) {
 
 void pt_acknowledge(const uint8_t *frame, pt_forwarded *forwarded, int64_t count, const uint8_t *answer,
                     const void *produced, int64_t answered, pt_work *work) {
-    batch_table table;
+    batch_table table = {.key = work->key};
     work->acknowledged = work->stamped = work->placed = work->stored = work->any_left = 0;
     if (!open_table(&table, frame, forwarded, count)) {
         return;
@@ -180,10 +177,11 @@ void pt_acknowledge(const uint8_t *frame, pt_forwarded *forwarded, int64_t count
         po_produced said = read_produced((const uint8_t *)produced + number * (int64_t)sizeof said);
         if (said.topic_start != topic_start) {
             topic_start = said.topic_start;
-            topic = hash_topic(answer + topic_start, said.topic_end - topic_start);
+            topic = pt_hash_topic(table.key, answer + topic_start, (uint64_t)(said.topic_end - topic_start));
         }
-        int64_t which = said.error_code == 0 ? find_forwarded(&table, frame, forwarded, answer, &said, topic) : -1;
-        if (which >= 0) {
+        int is_success = said.error_code == 0 && said.base_offset >= UNKNOWN && said.base_offset <= OFFSET_MAX;
+        int64_t which = is_success ? find_forwarded(&table, frame, forwarded, answer, &said, topic) : -1;
+        if (which >= 0 && forwarded[which].verdict == PT_FORWARDED) {
             acknowledge(forwarded + which, &said);
             work->stamped += said.log_append_time_ms >= 0;
             work->order[work->acknowledged++] = which;

@@ -25,7 +25,8 @@
 #define PT_SAMPLED 1
 #define PT_STAMPED 2
 #define PT_AS_SENT 3
-#define PT_UNJUDGED 4           /* not acknowledged, or not yet judged */
+#define PT_UNJUDGED 4           /* acknowledged, and not yet judged, or not stored after all */
+#define PT_FORWARDED 5          /* not acknowledged */
 /* of a stored batch, what is left for Python */
 #define PT_LEFT_TAIL 1          /* acknowledgements have crossed: look for the end of the run at the tail */
 #define PT_LEFT_TRANSACTIONS 2  /* tell its offsets to Transactions */
@@ -96,6 +97,7 @@ typedef struct {                /* a produced batch in flight, and its partition
 } pt_forwarded;
 
 typedef struct {                /* of one response; room for as many batches as were forwarded */
+    uint64_t key[2];            /* secret and random: no client can choose topics whose names collide */
     int64_t acknowledged, stamped, placed, stored;
     int64_t any_left;           /* `left` of all stored batches, united */
     int64_t *order;             /* numbers of the acknowledged batches; once they are placed, of those that are */
@@ -128,8 +130,9 @@ int pt_note_producer(pt_ledger *ledger, int64_t leader_epoch, int64_t id, int64_
  * last batch counts, as for the broker (KafkaApis.handleProduceRequest). `stamp` is another for each request. */
 int64_t pt_forward(const void *batches, pt_row *const *rows, int64_t count, int64_t stamp, pt_forwarded *out);
 /* Finds the batches of the request `frame` that `answered` po_produced of the response `answer` acknowledge, and notes of each
- * that the broker has its records. `work` gets their numbers in `forwarded`, in the order of the response. Nothing is
- * acknowledged where there is no memory. Then judges and places them, unless some have a log append time: these come first. */
+ * that the broker has its records. `work` gets their numbers in `forwarded`, in the order of the response. Each is
+ * acknowledged once, and none at an offset that no log reaches. Nothing is acknowledged where there is no memory. Then judges
+ * and places them, unless some have a log append time: these come first. */
 void pt_acknowledge(const uint8_t *frame, pt_forwarded *forwarded, int64_t count, const uint8_t *answer,
                     const void *produced, int64_t answered, pt_work *work);
 /* The verdict on one batch acknowledged at `base_offset`. */

@@ -127,3 +127,13 @@ def test_full_ledger_forgets_the_least_recent_producer():
     assert send(ledger, [60], producer_id=1) == [NOT_DUPLICATE]
     assert send(ledger, [50], producer_id=2) == [UNDECIDED]
     assert len(ledger) == 2
+
+
+def test_negative_sequences_make_no_replay_fresh():
+    """A broker refuses them (LogValidator.validateBatch); the next batch is compared with the last one still."""
+    ledger = ProducerLedger()
+    following = warm(ledger)
+    assert send(ledger, [following]) == [NOT_DUPLICATE]
+    far_ahead = following - (1 << 30) - 10
+    assert send(ledger, [far_ahead]) == [UNDECIDED]
+    assert NOT_DUPLICATE not in send(ledger, [far_ahead] * 10 + [0, following])

@@ -159,6 +159,28 @@ def test_one_response_stores_several_partitions(link):
     assert dict(link.broker.counters.produce.batches) == {"store": 3}
 
 
+def test_partition_that_is_answered_twice_is_stored_once(link):
+    """A broker answers each once (KafkaApis.handleProduceRequest): the second mention is ignored."""
+    for index in range(2):
+        partition = link.broker.follow(index)
+        learn(partition, 100)
+        partition.tail = 100
+    link.receive(build_many((0, 1)))
+    link.sent.pop()[1](build_many_answer((0, 0, 1), (100, 200, 100)))
+    assert dict(link.broker.counters.produce.batches) == {"store": 2}
+    assert [link.broker.follow(index).tail for index in range(2)] == [103, 103]
+    assert partition_of(link).acknowledged_end == 103
+
+
+@pytest.mark.parametrize("offset", [-2, -(1 << 63), (1 << 63) - 1, (1 << 63) - (1 << 31)])
+def test_offset_that_no_log_reaches_is_ignored(link, offset):
+    learn(link.broker.follow(1), 100)
+    link.receive(build_many((0, 1)))
+    link.sent.pop()[1](build_many_answer((0, 1), (offset, 100)))
+    assert [link.broker.follow(index).acknowledged_end for index in range(2)] == [-1, 103]
+    assert link.failures == []
+
+
 def test_null_records_are_relayed(link):
     """A broker never answers them (4.3.1)."""
     frame = build_many((0, 1))
