@@ -97,11 +97,6 @@ class LeaderState:
         """
         return self.led_epoch != self.epoch != NO_EPOCH
 
-    @property
-    def offsets(self) -> tuple[int, int, int]:
-        """Return (HW, LSO, log start offset), to compare before and after a response."""
-        return self.high_watermark, self.last_stable_offset, self.log_start_offset
-
     def has_lease(self, now: float) -> bool:
         """True if the cache may answer at `now` (seconds, monotonic)."""
         return now < self.lease.until

@@ -60,7 +60,7 @@ REST_TIMES = 4
 """Rest after news, in times of what they took: to learn, to wake delayed Fetches, to answer them. Polls
 then take at most a fifth of the event loop, and fewer polls come where the machine is busy.
 """
-REST_MOST_S = 0.003
+REST_MOST_S = 0.008
 """Longest rest, in seconds: what a record may be late for it."""
 
 

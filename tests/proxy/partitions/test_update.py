@@ -267,7 +267,9 @@ def test_out_of_range_drops_bytes_and_offsets(broker):
     log = Log(broker, EPOCH)
     log.answer(EPOCH, error=ErrorCode.OFFSET_OUT_OF_RANGE)
     assert not log.partition.has_stored(broker.cache)
-    assert log.leader_state.offsets == (-1, -1, -1)
+    forgotten = log.leader_state
+    assert (forgotten.high_watermark, forgotten.last_stable_offset) == (-1, -1)
+    assert forgotten.log_start_offset == -1
     assert log.ask() is None
     log.partition.probe_offset = 50
     assert log.ask().fetch_offset == 50
