@@ -110,10 +110,11 @@ class Partition:
         """Return the offset of Forebay's own Fetch: the end of the stored bytes, but not beyond the
         HW (DelayedFetch case F). Return -1 if no offset is known.
         """
-        high_watermark = self.leader_state.high_watermark
+        row = self.row
+        high_watermark, tail = row.high_watermark, row.tail
         if high_watermark < 0:
-            return self.probe_offset
-        return high_watermark if self.tail < 0 else min(self.tail, high_watermark)
+            return int(row.probe_offset)
+        return int(high_watermark if tail < 0 else min(tail, high_watermark))
 
     def has_unseen(self, offset: int) -> bool:
         """True if the broker acknowledged records from `offset` on in this leader epoch that no

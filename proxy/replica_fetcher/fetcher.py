@@ -15,7 +15,9 @@ not know bytes or responses. Invariants (design, "The watch"):
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from itertools import islice
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from proxy.partitions.leader_state import NO_EPOCH, REFRESH_EPOCH_S
@@ -39,12 +41,17 @@ NEWS_S = 1.0
 """How long a partition stays in the small poll after its last news, in seconds."""
 IDLE_MAX = 500
 SWEEP_S = 0.5
-"""How often all members of the polls are looked at: who may leave, and whose question has changed
-unnoticed, in seconds.
+"""How often all members of the polls are looked at, in seconds: who may leave."""
+REPLAN_SWEEPS = 10
+"""Sweeps within which each question is planned anew, although no mark asks for it: a missed mark costs
+five seconds of an old question. Below the HW it brings records, so that its answer names the partition.
 """
 JOIN_POLLS = 3
 PROOF_MAX = 500
 """Partitions of one proof; the others follow in the next one."""
+
+
+LEASE = attrgetter("leader_state.lease")
 
 
 class ReplicaFetcher:
@@ -60,6 +67,7 @@ class ReplicaFetcher:
         self._proof = Poll(broker, "proof", 0.0)
         self._to_prove: dict[Partition, None] = {}
         self._ticked_at = self._swept_at = broker.now()
+        self._sweeps = 0
 
     @property
     def watched(self) -> int:
@@ -263,8 +271,8 @@ class ReplicaFetcher:
         self.pump()
 
     def _sweep(self, now: float) -> None:
-        """Drop unwanted partitions, move the others to the small poll or from it, and have every
-        question planned anew.
+        """Drop unwanted partitions, move the others to the small poll or from it, and have a share of
+        the questions planned anew.
         """
         for idle in self._idle:
             for partition in list(idle.members):
@@ -276,12 +284,14 @@ class ReplicaFetcher:
         for partition in list(self._hot.members):
             if self._may_leave_hot(partition, now):
                 self._hot.discard(partition)
+        self._sweeps += 1
         for poll in (self._hot, *self._idle):
-            poll.mark_all()
+            poll.mark_share(self._sweeps % REPLAN_SWEEPS, REPLAN_SWEEPS)
 
     def _count_lapses(self, now: float) -> None:
         last, self._ticked_at = self._ticked_at, now
-        lapsed = sum(last <= p.leader_state.lease.until < now for p in self._hot.members)
+        leases = Counter(map(LEASE, self._hot.members))  # most partitions share one
+        lapsed = sum(held for lease, held in leases.items() if last <= lease.until < now)
         if lapsed:
             self._broker.counters.watch.lapse(lapsed)
 

@@ -70,21 +70,20 @@ def plan_asked(partition: Partition, edges: Edges, block_bytes: int) -> FetchPar
     (KIP-595). Of what an earlier process stored, a sample is asked for after that. `block_bytes` is
     the byte limit if visible bytes are missing.
     """
-    leader_state = partition.leader_state
-    epoch = leader_state.asked_epoch
-    if partition.taken_over is not None and epoch == leader_state.epoch:
+    row, epoch = partition.row, partition.leader_state.asked_epoch
+    if partition.taken_over is not None and epoch == row.epoch:
         question = partition.taken_over.plan_question(partition.topic.id, partition.index, epoch)
         if question is not None:
             return question
     offset = partition.stored_end()
     checks = edges.last_epoch >= 0 and (
-        leader_state.frozen or epoch != leader_state.epoch or edges.tail_end == offset
+        row.frozen or epoch != row.epoch or edges.tail_end == offset
     )
     if checks:
         offset = edges.tail_end
-    if offset < 0 or epoch < 0 or partition.old_format:
+    if offset < 0 or epoch < 0 or row.old_format:
         return None
-    behind = 0 <= partition.tail < leader_state.high_watermark
+    behind = 0 <= row.tail < row.high_watermark
     return FetchPartition(
         partition.topic.id,
         partition.index,

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from protocol.errors import ErrorCode
@@ -153,6 +154,10 @@ class SessionPoll:
         """Plan all questions anew before the next request."""
         self._changed.update(self.members)
 
+    def mark_share(self, part: int, parts: int) -> None:
+        """Plan the questions of one part of the members anew, of `parts` of about equal size."""
+        self._changed.update(dict.fromkeys(islice(self.members, part, None, parts)))
+
     def holds(self, partition: Partition) -> bool:
         """True if the request in flight asks about `partition`, named in it or not, and the
         response will renew its lease.
@@ -261,12 +266,12 @@ class SessionPoll:
         if question is None:
             return None
         self._note(partition, question)
-        leader_state = partition.leader_state
-        if question.current_leader_epoch != leader_state.epoch:
+        leader_state, row = partition.leader_state, partition.row
+        if question.current_leader_epoch != row.epoch:
             self._leave(partition)
         elif (
             leader_state.lease is not self._lease
-            and leader_state.high_watermark >= 0
+            and row.high_watermark >= 0
             and (partition in self._claimed or not leader_state.lease.is_shared)
         ):
             self._joining[partition] = leader_state.lease
@@ -442,15 +447,11 @@ def _is_told(partition: Partition) -> bool:
     transactions has begun, and it would begin at the LSO (`Transactions.shown`); or the LSO is
     below the HW, and not every batch up to the HW was seen.
     """
-    leader_state = partition.leader_state
-    high_watermark = leader_state.high_watermark
-    if (
-        leader_state.frozen
-        or high_watermark < 0
-        or leader_state.suggested_epoch > leader_state.epoch
-    ):
+    row = partition.row
+    high_watermark = row.high_watermark
+    if row.frozen or high_watermark < 0 or row.suggested_epoch > row.epoch:
         return False
-    observed_end = partition.transactions.end
-    if observed_end < 0 and leader_state.last_stable_offset > leader_state.log_start_offset:
+    observed_end = row.observed_end
+    if observed_end < 0 and row.last_stable_offset > row.log_start_offset:
         return False
     return observed_end >= high_watermark or partition.last_stable_offset() >= high_watermark

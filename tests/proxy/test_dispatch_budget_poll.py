@@ -16,7 +16,7 @@ WARM = 3
 TURN_CALLS = 108
 NEWS_CALLS = 35
 SILENT_CALLS = 49
-SWEEP_CALLS = 14
+SWEEP_CALLS = 2.1
 """For each hot partition, twice a second."""
 
 

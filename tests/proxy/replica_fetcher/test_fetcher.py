@@ -3,7 +3,7 @@
 from protocol.errors import ErrorCode
 from protocol.fetch_build import FetchAnswer
 from proxy.partitions.topics import Leader
-from proxy.replica_fetcher.fetcher import NEWS_S, SWEEP_S, WANTED_S
+from proxy.replica_fetcher.fetcher import NEWS_S, REPLAN_SWEEPS, SWEEP_S, WANTED_S
 from tests.kit.cache_batches import build_batch
 from tests.proxy.followed_partition import EPOCH, TOPIC_ID
 from tests.proxy.replica_fetcher.poll_connection import (
@@ -71,8 +71,9 @@ def test_sweep_finds_a_changed_question() -> None:
     hot.partitions[0].tail = END
     hot.link.answer()
     hot.link.answer()
-    hot.clock_s += SWEEP_S
-    hot.broker.replica_fetcher.tick(hot.clock_s)
+    for _ in range(REPLAN_SWEEPS):
+        hot.clock_s += SWEEP_S
+        hot.broker.replica_fetcher.tick(hot.clock_s)
     hot.link.answer()
     assert [(p.partition, p.fetch_offset) for p in hot.link.requests[-1].partitions] == [(0, END)]
 
