@@ -7,7 +7,7 @@ Python say. The row's words of a run of transactions are held against `Transacti
 from __future__ import annotations
 
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -30,7 +30,7 @@ from proxy.partitions.recompression import Recompression
 from proxy.partitions.transactions import Transactions
 from tests.kit.cache_batches import build_run, insert
 from tests.protocol.markers import build_control
-from tests.proxy.followed_partition import EPOCH, TOPIC_ID, QuietBroker, learn, store
+from tests.proxy.followed_partition import EPOCH, TOPIC_ID, QuietBroker, known, learn, store
 from tests.proxy.partitions.test_transactions_model import PATIENCE_S, WEIGHTS, Life
 
 if TYPE_CHECKING:
@@ -102,14 +102,14 @@ class Scene:
     def __init__(self, rng: Random) -> None:
         self.rng, self.broker = rng, QuietBroker(1 << 20)
         self.shared = [Lease(rng.choice((NOW_S, NOW_S + 1)), is_shared=True) for _ in range(2)]
-        self.partitions = []
+        self.partitions: list[Partition] = []
         for topic_id in TOPICS:
-            leaders = self.broker.topics.find(TOPIC_ID).leaders
+            leaders = known(self.broker.topics.find(TOPIC_ID)).leaders
             self.broker.topics.learn(f"topic-{topic_id[0]}", topic_id, leaders)
-            topic = self.broker.topics.find(topic_id)
+            topic = known(self.broker.topics.find(topic_id))
             topic.learn_policy(rng.random() < 0.5)
             for index in range(3):
-                self.partitions.append(self.broker.partitions.follow(topic, index))
+                self.partitions.append(known(self.broker.partitions.follow(topic, index)))
                 self._change(self.partitions[-1])
 
     def _change(self, partition: Partition) -> None:
@@ -183,7 +183,10 @@ class Scene:
         asked = [self.ask(partition) for partition in chosen]
         found = [None if rng.random() < 0.1 else one for one in chosen]
         how = rng.randrange(2), rng.choice((rng.randint(4, 10), rng.randint(11, 18))), NOW_S
-        expected = [judge(self.broker.cache, *one, *how) for one in zip(asked, found, strict=True)]
+        expected = [
+            judge(self.broker.cache, one, partition, *how)
+            for one, partition in zip(asked, found, strict=True)
+        ]
         limits = find_limits(self.broker.cache, asked, found, *how)
         assert limits == expected
         for one, partition, limit in zip(asked, found, limits, strict=True):
@@ -287,8 +290,8 @@ def live(seed: int, limit: int) -> tuple[RowLife, int]:
     """A life, and how often a transaction was open in its run."""
     rng, opened = Random(seed), 0
     life = RowLife(rng, limit)
-    weights = {**WEIGHTS, RowLife.garbage: 0.5}
-    for step in rng.choices(list(weights), list(weights.values()), k=120):
+    steps: list[Any] = [*WEIGHTS, RowLife.garbage]
+    for step in rng.choices(steps, [*WEIGHTS.values(), 0.5], k=120):
         step(life)
         opened += life.check()
     return life, opened
