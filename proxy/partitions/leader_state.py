@@ -145,7 +145,9 @@ class LeaderState:
         self.lease.row.until = lease_until
 
     def hold(self, lease: Lease) -> None:
-        """Be answered for as long as `lease` lasts."""
+        """Be answered for as long as `lease` lasts. Nothing else sets either: C reads the memory of the
+        lease that is held here.
+        """
         self.lease = lease
         self.row.lease = lease.row
 
@@ -155,8 +157,7 @@ class LeaderState:
 
     def detach(self) -> None:
         """Keep the lease for as long as it lasts, as a new object that no session's poll renews."""
-        lease = Lease(self.lease.until)
-        self.lease, self.row.lease = lease, lease.row
+        self.hold(Lease(self.lease.until))
 
     def _adopt(self, epoch: int) -> None:
         self.row.epoch = epoch

@@ -188,7 +188,8 @@ def find_limits(
 
     This is the one judge of every Fetch; its loop runs in C (native/fetch_limits.c). `partitions` has the
     partition of each, which the client has the right to read and Forebay follows, or None. `now` is in
-    seconds.
+    seconds. Nothing is at the end at the greatest offset of 64 bits, which no log reaches. Between the
+    calls of C nothing awaits or calls back, so that no other Fetch enters `_judged`.
     """
     count = len(asked)
     if count > _judged.room:
@@ -197,6 +198,7 @@ def find_limits(
     rows = []
     for partition in partitions:
         rows.append(NO_ROW if partition is None else partition.row)
+    assert len(rows) == count, "C reads a row for each that is asked"
     words = array("q", chain.from_iterable(map(ASKED, asked)))
     questions, known = _from_buffer("pt_asked[]", words), _new("pt_row *[]", rows)
     _find_limits(known, questions, count, version, is_committed, now, judged)

@@ -120,7 +120,8 @@ class Partition:
         """True if the broker acknowledged records from `offset` on in this leader epoch that no
         Fetch has shown yet. The known HW is then out of date.
         """
-        return self.acknowledged_end > max(offset, self.row.high_watermark)
+        high_watermark: int = self.row.high_watermark
+        return self.acknowledged_end > max(offset, high_watermark)
 
     @property
     def log_fields(self) -> dict[str, object]:
@@ -136,7 +137,8 @@ class Partition:
         """Return the broker's LSO as far as it is known, never above it; -1 if unknown. The value
         comes from the batches, or is the greatest LSO shown in this epoch.
         """
-        high_watermark, shown = self.row.high_watermark, self.row.last_stable_offset
+        high_watermark: int = self.row.high_watermark
+        shown: int = self.row.last_stable_offset
         if shown >= high_watermark:
             return high_watermark
         followed = self.transactions.last_stable_offset(high_watermark)

@@ -362,7 +362,7 @@ class SessionPoll:
 
     def _rested(self) -> None:
         self._rest = None
-        self._broker.replica_fetcher.pump()
+        self._broker.attempt(self._broker.replica_fetcher.pump, "the polls after a rest")
         if not self.in_flight:
             self._pause()
 

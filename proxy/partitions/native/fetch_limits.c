@@ -32,7 +32,7 @@ static void judge_below(const pt_row *row, const pt_asked *asked, int64_t number
                         pt_judged *out) {
     int64_t offset = asked->fetch_offset;
     if (offset >= limit) {
-        bool is_at_end = limit >= 0 && offset <= row->high_watermark;
+        bool is_at_end = limit >= 0 && limit < INT64_MAX && offset <= row->high_watermark; /* the number has 64 bits */
         out->limits[number] = is_at_end ? PT_AT_END_BELOW - limit : PT_UNREADABLE;
         return;
     }
