@@ -1,9 +1,9 @@
 """Everything that all tests share: the session's real broker, its logs beside a failure, the order of tests.
 
-Owns the fixtures `proxied` and `broker` (one Kafka a worker, which most files share), the marker `e2e` of tests that
-use Spark, and the order: end-to-end tests first, the longest files before all, so that the workers end together. A test
-file stays on one worker (--dist loadfile), all tests that need Spark on the same worker; a worker thus has the
-session's broker and its file's own.
+Owns the fixtures `proxied` and `broker` (one Kafka a worker, which most files share) and `proxied_39`, the marker
+`e2e` of tests that use Spark, and the order: end-to-end tests first, the longest files before all, so that the workers
+end together. A test file stays on one worker (--dist loadfile), as do all tests that need Spark, and the files that use
+Kafka 3.9; a worker thus has the session's broker and its file's own.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
+from tests.kit.broker.jars import KAFKA_3
 from tests.kit.broker.kafka import KafkaCluster
 from tests.kit.sidecar import Pair, ProxiedBroker
 
@@ -19,6 +20,13 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
 SPARK = "tests/spark_audit/"
+KAFKA_39 = (
+    "tests/e2e/test_clients.py",
+    "tests/e2e/test_exactly_once.py",
+    "tests/e2e/test_unread_fetch.py",
+)
+TOGETHER = {SPARK: (SPARK,), "Kafka 3.9": KAFKA_39}
+"""Files that run on the same worker: what they share starts once."""
 LONGEST = (
     "tests/chaos/test_chaos.py",
     SPARK,
@@ -56,8 +64,15 @@ def proxied() -> "Iterator[ProxiedBroker]":
 
 
 @pytest.fixture(scope="session")
+def proxied_39() -> "Iterator[ProxiedBroker]":
+    """The same of Kafka 3.9, for the files KAFKA_39."""
+    with ProxiedBroker({"version": KAFKA_3}) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
 def broker(proxied: ProxiedBroker) -> KafkaCluster:
-    """The same; topics are the test's own (tests.kit.broker.topics)."""
+    """Of `proxied`; topics are the test's own (tests.kit.broker.topics)."""
     return proxied.cluster
 
 
@@ -77,16 +92,19 @@ def find_rank(node_id: str) -> int:
     return next(ranks, len(LONGEST))
 
 
-class SparkOnOneWorker(LoadFileScheduling):
-    """xdist's own scheduling by file, but Spark starts once."""
+class LoadTogether(LoadFileScheduling):
+    """xdist's own scheduling by file, but the files of TOGETHER are as one."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return SPARK if SPARK in nodeid else super()._split_scope(nodeid)
+        for name, places in TOGETHER.items():
+            if any(place in nodeid for place in places):
+                return name
+        return super()._split_scope(nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
-    return SparkOnOneWorker(config, log) if config.getvalue("dist") == "loadfile" else None
+    return LoadTogether(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -16,7 +16,6 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Partition
 
 from tests.e2e.families import FAMILIES, TIMEOUT_S, Record, confluent_consume, confluent_produce
-from tests.kit.broker.jars import KAFKA_3
 from tests.kit.broker.topics import create_topic
 from tests.kit.sidecar import PATIENT_CACHE, Pair, ProxiedBroker
 
@@ -178,8 +177,8 @@ def test_group_rebalances_and_keeps_its_offsets(pair: Pair) -> None:
 
 
 @pytest.mark.smoke39
-def test_kafka_39_round_trip_and_hits() -> None:
-    with Pair(cluster={"version": KAFKA_3}, settings={"cache": PATIENT_CACHE}) as old:
+def test_kafka_39_round_trip_and_hits(proxied_39: ProxiedBroker) -> None:
+    with Pair(settings={"cache": PATIENT_CACHE}, shared=proxied_39) as old:
         test_round_trip_equals_a_direct_read(old, "aiokafka")
         test_tailing_consumer_is_served_from_memory(old, "confluent-kafka")
         assert old.sidecar.stop() == 0

@@ -17,7 +17,6 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from protocol.batch import is_control, scan_batches
 from tests.e2e.transactional import MOST, TIMEOUT_S, Writer, tailing
-from tests.kit.broker.jars import KAFKA_3
 from tests.kit.broker.topics import create_topic
 from tests.kit.raw_fetch import read_all
 from tests.kit.sidecar import PATIENT_CACHE, Pair, ProxiedBroker
@@ -151,8 +150,8 @@ def test_a_pipeline_is_served_from_memory_and_as_soon(pair: Pair) -> None:
     run_pipeline(pair, 60)
 
 
-def test_a_pipeline_on_an_older_broker() -> None:
-    with Pair(cluster={"version": KAFKA_3}, settings={"cache": PATIENT_CACHE}) as old:
+def test_a_pipeline_on_an_older_broker(proxied_39: ProxiedBroker) -> None:
+    with Pair(settings={"cache": PATIENT_CACHE}, shared=proxied_39) as old:
         run_pipeline(old, 30)
 
 

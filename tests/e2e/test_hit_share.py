@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import OFFSET_END, Consumer, Producer, TopicPartition
 
 from tests.kit.broker.topics import create_topic
-from tests.kit.sidecar import Pair
+from tests.kit.sidecar import Pair, ProxiedBroker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,8 +35,8 @@ POLL_S = 0.05
 
 
 @pytest.fixture(scope="module")
-def pair() -> Iterator[Pair]:
-    with Pair() as running:
+def pair(proxied: ProxiedBroker) -> Iterator[Pair]:
+    with Pair(shared=proxied) as running:
         yield running
 
 

@@ -3,11 +3,12 @@
 Three brokers, a Forebay before the first; the topic may elect a replica that is behind. Records that only the first
 broker has are tailed from memory; then the second one leads without them and appends others at their offsets, and the
 first comes back, is cut to that log, and leads again. Kafka loses acknowledged records here, as it was told to; a
-reader through Forebay must see the same loss as a direct one.
+reader through Forebay must see the same loss as a direct one, also where Forebay was down and keeps its arena.
 """
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,19 +24,28 @@ from tests.e2e.test_invalidation import (
     wait_for_hits,
     write,
 )
+from tests.e2e.test_warm_restart import build_settings, count, wait_decided
 from tests.e2e.unclean import BEHIND, CLUSTER, FIRST, Lossy
 from tests.kit.raw_fetch import RawClient, RawReader, explain, read_all
-from tests.kit.sidecar import Pair
+from tests.kit.sidecar import Pair, ProxiedBroker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
-def pair() -> Iterator[Pair]:
-    with Pair(CLUSTER, {"cache": CACHE}) as running:
+def cluster() -> Iterator[ProxiedBroker]:
+    """Three brokers, all of which run after each test."""
+    with ProxiedBroker(CLUSTER) as running:
+        yield running
+
+
+@pytest.fixture
+def pair(cluster: ProxiedBroker) -> Iterator[Pair]:
+    with Pair(settings={"cache": CACHE}, shared=cluster) as running:
         yield running
 
 
@@ -119,3 +129,34 @@ def test_records_of_two_lost_epochs_are_not_served(pair: Pair) -> None:
     lossy.bring_first_back()
     end = check_loss(pair, topic, b"lost-")
     assert end == 3 * RECORDS + half
+
+
+def test_what_was_lost_while_forebay_was_down_is_not_served(
+    cluster: ProxiedBroker, tmp_path: Path
+) -> None:
+    with Pair(settings=build_settings(tmp_path), shared=cluster) as pair:
+        lossy = Lossy(pair)
+        (topic,) = lossy.topics
+        tail_from_memory(pair, topic, 0, "kept", RECORDS)
+        lossy.leave_behind()
+        tail_from_memory(pair, topic, RECORDS, "lost", RECORDS)
+        pair.sidecar.stop()
+        lossy.swap(FIRST, BEHIND)
+        lossy.write_past(topic, "instead", RECORDS)
+        # a Forebay ends with the thread that has started it
+        with ThreadPoolExecutor(1) as pool:
+            starting = pool.submit(pair.sidecar.start)
+            lossy.bring_first_back()
+            starting.result(60)
+            wait_decided(pair, "taken-over")
+            check_loss_alone(pair, topic)
+
+
+def check_loss_alone(pair: Pair, topic: str) -> None:
+    """Both readers see the same loss, and the verifier finds no other bytes in memory."""
+    write(pair, topic, "above")
+    direct = check_same(pair, topic, least=UNTAILED)
+    assert direct == read_all(pair.direct, topic)
+    assert b"lost-" not in direct and b"instead-" in direct and b"kept-" in direct
+    check_same(pair, topic, least=UNTAILED)
+    assert count(pair, "forebay_verify_samples_total", "mismatch") == 0

@@ -8,7 +8,7 @@ import pytest
 
 from tests.kit.broker.topics import create_topic
 from tests.kit.raw_fetch import RawClient
-from tests.kit.sidecar import Pair
+from tests.kit.sidecar import Pair, ProxiedBroker
 from tests.protocol.batches import batch_v2
 
 pytestmark = pytest.mark.e2e
@@ -28,8 +28,8 @@ def build_old_fetch(correlation_id: int, topics: list[str]) -> bytes:
     return struct.pack(">i", len(body)) + body
 
 
-def test_it_has_one_line_and_one_count() -> None:
-    with Pair(cluster={"version": "3.9.2"}) as pair:
+def test_it_has_one_line_and_one_count(proxied_39: ProxiedBroker) -> None:
+    with Pair(shared=proxied_39) as pair:
         topics = [create_topic(pair.direct) for _ in range(2)]
         with RawClient(pair.through) as writer, RawClient(pair.through) as client:
             for topic in topics:
