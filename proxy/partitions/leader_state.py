@@ -167,7 +167,8 @@ class LeaderState:
     @property
     def asked_epoch(self) -> int:
         """Return the epoch that Forebay's next Fetch carries; -1 if no epoch is known or suggested."""
-        return max(self.row.epoch, self.row.suggested_epoch)
+        asked: int = max(self.row.epoch, self.row.suggested_epoch)
+        return asked
 
     def suggest(self, epoch: int, is_led: bool) -> bool:
         """Note an epoch named by Metadata, or by the current_leader field of a response. Return

@@ -448,10 +448,10 @@ def _is_told(partition: Partition) -> bool:
     below the HW, and not every batch up to the HW was seen.
     """
     row = partition.row
-    high_watermark = row.high_watermark
+    high_watermark: int = row.high_watermark
     if row.frozen or high_watermark < 0 or row.suggested_epoch > row.epoch:
         return False
-    observed_end = row.observed_end
+    observed_end: int = row.observed_end
     if observed_end < 0 and row.last_stable_offset > row.log_start_offset:
         return False
     return observed_end >= high_watermark or partition.last_stable_offset() >= high_watermark
