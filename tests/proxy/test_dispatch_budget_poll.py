@@ -13,7 +13,7 @@ from tests.proxy.replica_fetcher.poll_connection import END, Hot, build_answer, 
 from tests.proxy.tracing import count_calls
 
 WARM = 3
-TURN_CALLS = 108
+TURN_CALLS = 107
 NEWS_CALLS = 35
 SILENT_CALLS = 49
 SWEEP_CALLS = 2.1
