@@ -2,8 +2,8 @@
 
 Owns the fixtures `proxied` and `broker` (one Kafka a worker, which most files share) and `proxied_39`, the marker
 `e2e` of tests that use Spark, and the order: end-to-end tests first, the longest files before all, so that the workers
-end together. A test file stays on one worker (--dist loadfile), as do all tests that need Spark, and the files that use
-Kafka 3.9; a worker thus has the session's broker and its file's own.
+end together. A test file stays on one worker (--dist loadfile), as do the files that share Spark, Kafka 3.9 or a broker
+with credentials; a worker thus has the session's broker and its file's own.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,8 @@ KAFKA_39 = (
     "tests/e2e/test_exactly_once.py",
     "tests/e2e/test_unread_fetch.py",
 )
-TOGETHER = {SPARK: (SPARK,), "Kafka 3.9": KAFKA_39}
+SIGNED = ("tests/e2e/test_bogus_names.py", "tests/e2e/test_own_link_rights.py")
+TOGETHER = {SPARK: (SPARK,), "Kafka 3.9": KAFKA_39, "signed": SIGNED}
 """Files that run on the same worker: what they share starts once."""
 LONGEST = (
     "tests/chaos/test_chaos.py",

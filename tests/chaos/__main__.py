@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from tests.chaos import standstill
+from tests.chaos.faults import BRISK, USUAL
 from tests.chaos.run import Run
 
 
@@ -22,6 +23,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make chaos")
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--minutes", type=float, default=2)
+    parser.add_argument(
+        "--brisk", action="store_true", help="with shorter pauses and stalls, as the short run has"
+    )
     parser.add_argument(
         "--bypass", action="store_true", help="the same without Forebay, for comparison"
     )
@@ -36,7 +40,10 @@ def main() -> int:
             parser.error(f"--directory cannot be made: {failed}")
     seed = random.randrange(1 << 31) if given.seed is None else given.seed
     directory = given.directory or Path(tempfile.mkdtemp(prefix="forebay-chaos-"))
-    again = f"logs: {directory}\nagain: make chaos SEED={seed} MINUTES={given.minutes:g}"
+    again = (
+        f"logs: {directory}\nagain: python -m tests.chaos --seed {seed} --minutes {given.minutes:g}"
+    )
+    again += " --brisk" * given.brisk
     began = time.monotonic()
 
     def say(what: str) -> None:
@@ -46,7 +53,14 @@ def main() -> int:
     standstill.guard()
     problems = ["the run did not come to its end"]
     try:
-        problems = Run(seed, given.minutes, directory, say, bypass=given.bypass).run()
+        problems = Run(
+            seed,
+            given.minutes,
+            directory,
+            say,
+            bypass=given.bypass,
+            pace=BRISK if given.brisk else USUAL,
+        ).run()
     finally:
         if problems:
             print("\n".join((*problems, again)), flush=True)

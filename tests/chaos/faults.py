@@ -11,7 +11,7 @@ import random
 import signal
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tests.chaos import orders
 
@@ -24,10 +24,22 @@ if TYPE_CHECKING:
     from tests.chaos.readers import Member
     from tests.chaos.topic_faults import TopicFaults
 
-SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 4.0
-LONGEST_STALL_S = 8.0
+SHORTEST_PAUSE_SHARE = 0.125
 LONGEST_CUT_BYTES = 20_000
 FIRST_S = 5.0
+
+
+class Pace(NamedTuple):
+    """How close faults lie together: the longest pause between two of a lane, and how long somebody stands still or is
+    away at most.
+    """
+
+    longest_pause_s: float
+    longest_stall_s: float
+
+
+USUAL, BRISK = Pace(4.0, 8.0), Pace(1.0, 2.0)
+"""At the brisk pace a broker that stands still is still missed: an unclean election waits for that."""
 
 
 class Faults:
@@ -44,18 +56,21 @@ class Faults:
         topics: TopicFaults,
         over: threading.Event,
         say: Callable[[str], None],
+        pace: Pace = USUAL,
     ) -> None:
         """`over` is set when no more shall go wrong: who waits for a fault's sake waits on it."""
         self._sidecars, self._places, self._members = sidecars, list(places), list(members)
         self._say = say
         self._topics = topics
         self._over = over
+        self._pace = pace
         self.done: dict[str, int] = {}
         self.failed: list[str] = []
         self._brokers = random.Random(f"{seed}/brokers")
         self._links = random.Random(f"{seed}/links")
         self._changes = random.Random(f"{seed}/topics")
         self._pool = ThreadPoolExecutor(3)
+        self._kinds: set[str] = set()
         self._lanes: list[Future[None]] = []
 
     def start(self) -> None:
@@ -76,11 +91,18 @@ class Faults:
             self.vanish,
             self.bounce_member,
         )
-        self._lanes = [
-            self._pool.submit(self._run, self._brokers, broker_faults),
-            self._pool.submit(self._run, self._links, link_faults),
-            self._pool.submit(self._run, self._changes, self._topics.faults),
-        ]
+        lanes = (
+            (self._brokers, broker_faults),
+            (self._links, link_faults),
+            (self._changes, self._topics.faults),
+        )
+        self._kinds = {fault.__name__ for _, faults in lanes for fault in faults}
+        self._lanes = [self._pool.submit(self._run, *lane) for lane in lanes]
+
+    @property
+    def missing(self) -> set[str]:
+        """The kinds of faults that have not happened yet."""
+        return self._kinds - self.done.keys()
 
     @property
     def goes_on(self) -> bool:
@@ -113,17 +135,17 @@ class Faults:
                 continue
             self.done[fault.__name__] = self.done.get(fault.__name__, 0) + 1
             self._say(f"{fault.__name__}: {what} ({time.monotonic() - began:.1f} s)")
-            self._over.wait(rng.uniform(SHORTEST_PAUSE_S, LONGEST_PAUSE_S))
+            self._over.wait(self._pace.longest_pause_s * rng.uniform(SHORTEST_PAUSE_SHARE, 1))
 
     def kill_broker(self, rng: random.Random) -> str:
-        node, away_s = rng.choice(self._sidecars.nodes), rng.uniform(0, LONGEST_STALL_S)
+        node, away_s = rng.choice(self._sidecars.nodes), rng.uniform(0, self._pace.longest_stall_s)
         self._sidecars.cluster.stop(node)
         self._over.wait(away_s)
         self._sidecars.cluster.start(node)
         return f"broker {node}, away for {away_s:.1f} s"
 
     def stall_broker(self, rng: random.Random) -> str:
-        node, away_s = rng.choice(self._sidecars.nodes), rng.uniform(1, LONGEST_STALL_S)
+        node, away_s = rng.choice(self._sidecars.nodes), rng.uniform(1, self._pace.longest_stall_s)
         self._sidecars.cluster.stall(node)
         self._over.wait(away_s)
         self._sidecars.cluster.wake(node)
@@ -183,7 +205,7 @@ class Faults:
         node = rng.choice(self._sidecars.nodes)
         wires = rng.choice((self._sidecars.front, self._sidecars.back))
         wires[node].stall()
-        self._over.wait(rng.uniform(1, LONGEST_STALL_S))
+        self._over.wait(rng.uniform(1, self._pace.longest_stall_s))
         wires[node].flow()
         return f"{'front' if wires is self._sidecars.front else 'back'} of Forebay {node}"
 
@@ -192,7 +214,7 @@ class Faults:
         node = rng.choice(self._sidecars.nodes)
         wires = rng.choice((self._sidecars.front, self._sidecars.back))
         count = wires[node].vanish()
-        self._over.wait(rng.uniform(1, LONGEST_STALL_S))
+        self._over.wait(rng.uniform(1, self._pace.longest_stall_s))
         wires[node].find_vanished()
         return f"{count} connections {'before' if wires is self._sidecars.front else 'behind'} Forebay {node}"
 

@@ -21,7 +21,7 @@ from tests.chaos import readers
 from tests.chaos.changing import ChangingTopics
 from tests.chaos.checker import check
 from tests.chaos.cluster import Sidecars
-from tests.chaos.faults import Faults
+from tests.chaos.faults import USUAL, Faults, Pace
 from tests.chaos.history import Group, History, Outcome, Place
 from tests.chaos.java_reader import JavaReader
 from tests.chaos.leaks import find_leaks
@@ -51,8 +51,11 @@ CHANGES = (
     "move_cleanly",
     "elect_uncleanly",
 )
-"""Of these each must have happened: a slow machine has CHANGES_WITHIN_S more for them."""
-CHANGES_WITHIN_S = 180.0
+"""Of these each must have happened."""
+MISSING_WITHIN_S = 180.0
+"""A run goes on for this long after its minutes while a kind of fault has not happened."""
+LEAST_COMMITTED = 3
+"""Transactions, once faults are over if not before: without them a run says nothing of what is exactly once."""
 HUNG_CONSUMERS = 1
 """More that do not close, in one run, are no chance; whether Forebay owes one an answer is for `find_leaks` to see."""
 UNEQUAL = re.compile("memory (served other bytes|told a read_committed client)")
@@ -78,8 +81,10 @@ class Run:
         say: Callable[[str], None] = print,
         *,
         bypass: bool = False,
+        pace: Pace = USUAL,
     ) -> None:
         self._seed, self._minutes = seed, minutes
+        self._pace = pace
         self._say = say
         self._bypass = bypass
         self._sidecars = Sidecars(directory, bypass=bypass)
@@ -99,7 +104,16 @@ class Run:
             self._changing = ChangingTopics(self._seed, sidecars, over, self._say)
             self._begin()
             places, topics = self._places(TOPICS), self._changing.at_work
-            faults = Faults(self._seed, sidecars, places, self._members, topics, over, self._say)
+            faults = Faults(
+                self._seed,
+                sidecars,
+                places,
+                self._members,
+                topics,
+                over,
+                self._say,
+                self._pace,
+            )
             try:
                 self._trouble(faults)
                 self._end()
@@ -153,16 +167,21 @@ class Run:
         while (left_s := ends - time.monotonic()) > 0:
             time.sleep(min(PROGRESS_S, left_s))
             self._say(self._progress(left_s))
-        while (
-            faults.goes_on
-            and set(CHANGES) - faults.done.keys()
-            and time.monotonic() < ends + CHANGES_WITHIN_S
-        ):
+        while faults.goes_on and faults.missing and time.monotonic() < ends + MISSING_WITHIN_S:
             time.sleep(POLL_S)
         faults.heal()
         self.faults = faults.done
         self.history.stuck += faults.failed
         self._say(f"faults: {faults.done}")
+        self._await("transactions", lambda: self._committed() >= LEAST_COMMITTED)
+
+    def _committed(self) -> int:
+        """Transactions so far that are known to be committed."""
+        return sum(
+            one is Outcome.COMMITTED
+            for writer in self._writers
+            for one in tuple(writer.outcomes.values())
+        )
 
     def _progress(self, left_s: float) -> str:
         sent = sum(len(writer.sent) for writer in self._writers)
@@ -313,6 +332,8 @@ class Run:
         """What did not happen, and without which a run says nothing."""
         sidecars = self._sidecars.sidecars
         yield from find_unhappened(self.faults)
+        if Outcome.COMMITTED not in self.history.outcomes.values():
+            yield "no transaction was committed"
         if not self.hit_bytes and not self._bypass:
             yield "nothing was served from memory"
         yield from self._changing.idle(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -17,10 +17,8 @@ from protocol import fetch
 from protocol.fetch_build import build_request
 from proxy.replica_fetcher.topic_metadata import RETRY_EVERY_S
 from tests.e2e.raw_frames import FETCH_VERSION, Raw
+from tests.e2e.signed import Signed, SignedBroker, start_signed
 from tests.e2e.test_security import TIMEOUT_S, sign_in, tail_until_hit
-from tests.kit.broker.kafka import USERS, KafkaCluster
-from tests.kit.broker.ports import lease_port
-from tests.kit.broker.settings import HOST, Listener
 from tests.kit.broker.topics import create_topic
 from tests.kit.raw_fetch import FetchFailed, RawClient, RawReader
 from tests.kit.sidecar import PATIENT_CACHE, Pair, ProxiedBroker, Sidecar
@@ -36,35 +34,10 @@ TOPICS = 10
 WATCHED_S = 3.0
 
 
-class Signed(NamedTuple):
-    """A broker that wants credentials, and a Forebay that signs in as alice, who may describe nothing."""
-
-    broker: KafkaCluster
-    sidecar: Sidecar
-
-
 @pytest.fixture(scope="module")
-def signed() -> Iterator[Signed]:
-    with contextlib.ExitStack() as stack:
-        lease = stack.enter_context(lease_port())
-        listener = Listener("CLIENT", "SASL_PLAINTEXT", ("PLAIN",), advertised=(HOST, lease.port))
-        broker = stack.enter_context(KafkaCluster(listeners=[listener], authorizer=True))
-        secret = broker.directory / "password"
-        secret.touch(mode=0o600)
-        secret.write_text(USERS["alice"] + "\n")
-        host, port = broker.address("CLIENT")
-        entry = {
-            "listen": f"{HOST}:{lease.port}",
-            "upstream": f"{host}:{port}",
-            "upstreamCredentials": {
-                "mechanism": "PLAIN",
-                "username": "alice",
-                "passwordFile": str(secret),
-            },
-        }
-        yield Signed(
-            broker, stack.enter_context(Sidecar([entry], {"cache": PATIENT_CACHE}, [lease]))
-        )
+def signed(signed_broker: SignedBroker) -> Iterator[Signed]:
+    with start_signed(signed_broker, PATIENT_CACHE) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

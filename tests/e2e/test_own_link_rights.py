@@ -6,9 +6,8 @@ clients' links carry the watch; when it may, its own do, and the topic is among 
 
 from __future__ import annotations
 
-import contextlib
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka.admin import (
@@ -20,12 +19,10 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from tests.e2e.signed import Signed, SignedBroker, start_signed
 from tests.e2e.test_security import TIMEOUT_S, sign_in, tail
-from tests.kit.broker.kafka import USERS, KafkaCluster
-from tests.kit.broker.ports import lease_port
-from tests.kit.broker.settings import HOST, Listener
 from tests.kit.broker.topics import create_topic
-from tests.kit.sidecar import PATIENT_CACHE, Sidecar
+from tests.kit.sidecar import PATIENT_CACHE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,34 +33,10 @@ PATIENCE_S = 60.0
 POLL_S = 0.1
 
 
-class Signed(NamedTuple):
-    """A broker that wants credentials, and a Forebay that signs in as alice."""
-
-    broker: KafkaCluster
-    sidecar: Sidecar
-
-
 @pytest.fixture(scope="module")
-def signed() -> Iterator[Signed]:
-    with contextlib.ExitStack() as stack:
-        lease = stack.enter_context(lease_port())
-        listener = Listener("CLIENT", "SASL_PLAINTEXT", ("PLAIN",), advertised=(HOST, lease.port))
-        broker = stack.enter_context(KafkaCluster(listeners=[listener], authorizer=True))
-        secret = broker.directory / "password"
-        secret.touch(mode=0o600)
-        secret.write_text(USERS["alice"] + "\n")
-        host, port = broker.address("CLIENT")
-        entry = {
-            "listen": f"{HOST}:{lease.port}",
-            "upstream": f"{host}:{port}",
-            "upstreamCredentials": {
-                "mechanism": "PLAIN",
-                "username": "alice",
-                "passwordFile": str(secret),
-            },
-        }
-        cache = {"cache": PATIENT_CACHE | {"authorizeEvery": "2s"}}
-        yield Signed(broker, stack.enter_context(Sidecar([entry], cache, [lease])))
+def signed(signed_broker: SignedBroker) -> Iterator[Signed]:
+    with start_signed(signed_broker, PATIENT_CACHE | {"authorizeEvery": "2s"}) as running:
+        yield running
 
 
 def grant(signed: Signed, topic: str, operation: AclOperation) -> None:
