@@ -101,10 +101,10 @@ def logged(proxied: ProxiedBroker) -> Iterator[Logged]:
 
 
 def test_most_partitions_had_no_news(logged: Logged) -> None:
-    """Else the other tests would show little."""
+    """Else the other tests would show little. The poll's rest gathers news, so that responses are fewer."""
     asked = sum(logged.counters["partitions"].values())
     carried = sum(line["bytes"] > 0 for line in logged.fetches)
-    assert asked > 10 * carried > 0
+    assert asked > 4 * carried > 0
     assert sum(line["bytes"] > 0 for line in logged.fetches if line["result"] == "hit") > 0
 
 
