@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 PARTS = ("produce", "acknowledgement", "news", "next fetches")
 MAX_BYTES = 1 << 20
+POLL_TRIES, POLL_STEP_S = 10_000, 0.0005
+"""How often the poll that follows news is looked for, and the pause between, in seconds."""
 
 
 class PlayedOwnLinks:
@@ -195,7 +197,10 @@ class Tail:
             group.take()
             group.prepare(self.end)
         run(3, parts[3])
-        await asyncio.sleep(0)
+        for _ in range(POLL_TRIES):
+            if self.own.sent["watch"]:
+                break
+            await asyncio.sleep(POLL_STEP_S)  # the poll rests after news
         assert len(self.own.sent["watch"]) == 1, self.own.sent
 
 

@@ -11,13 +11,10 @@ connections or tasks. Results and reasons are those of `metrics.access_log_schem
 
 from __future__ import annotations
 
-from array import array
 from enum import Enum
-from itertools import chain
-from operator import itemgetter
+from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from protocol.fetch import FetchPartition
 from proxy.partitions._rows import ffi, lib
 from proxy.partitions.leader_state import NO_EPOCH, NO_OFFSET
 from proxy.partitions.partition_row import NO_ROW
@@ -26,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from blockcache.cache import BlockCache
+    from protocol.fetch import FetchPartition
     from proxy.partitions.table import Partition
 
 READ_COMMITTED = 1
@@ -78,10 +76,9 @@ UNREADABLE, AT_END_BELOW = lib.PT_UNREADABLE, lib.PT_AT_END_BELOW
 """Numbers of `find_limits`: neither readable nor at the end; the one from which ends are subtracted."""
 ROOM = 64
 """Partitions of a Fetch for which there is memory from the start."""
-ASKED_FIELDS = ("current_leader_epoch", "fetch_offset", "last_fetched_epoch", "max_bytes")
-ASKED = itemgetter(*map(FetchPartition._fields.index, ASKED_FIELDS))
+_put_asked = Struct("=4q").pack_into
+ASKED_BYTES = ffi.sizeof("pt_asked")
 _find_limits, _find_stored = lib.pt_find_limits, lib.pt_find_stored
-_from_buffer, _new = ffi.from_buffer, ffi.new
 UNREAD = ("pass", "version")
 """Result and reason of a Fetch that cannot be read, for all of its partitions."""
 LAGGING = ("cold", "evicted")
@@ -91,7 +88,7 @@ LAGGING = ("cold", "evicted")
 class _Judged:
     """What C says of one Fetch: memory for one at a time (`pt_judged`)."""
 
-    __slots__ = ("_parts", "limits", "native", "room")
+    __slots__ = ("_parts", "limits", "native", "questions", "room", "rows", "words")
 
     def __init__(self) -> None:
         self.native = ffi.new("pt_judged *")
@@ -104,6 +101,8 @@ class _Judged:
         for name, part in self._parts.items():
             setattr(self.native, name, part)
         self.limits = memoryview(ffi.buffer(self._parts["limits"])).cast("q")
+        self.rows, self.questions = ffi.new("pt_row *[]", count), ffi.new("pt_asked[]", count)
+        self.words = ffi.buffer(self.questions)
         self.room = count
 
 
@@ -195,13 +194,11 @@ def find_limits(
     if count > _judged.room:
         _judged.make_room(count)
     judged, is_committed = _judged.native, isolation_level == READ_COMMITTED
-    rows = []
-    for partition in partitions:
-        rows.append(NO_ROW if partition is None else partition.row)
-    assert len(rows) == count, "C reads a row for each that is asked"
-    words = array("q", chain.from_iterable(map(ASKED, asked)))
-    questions, known = _from_buffer("pt_asked[]", words), _new("pt_row *[]", rows)
-    _find_limits(known, questions, count, version, is_committed, now, judged)
+    rows, questions, words = _judged.rows, _judged.questions, _judged.words
+    for number, (one, partition) in enumerate(zip(asked, partitions, strict=True)):
+        rows[number] = NO_ROW if partition is None else partition.row
+        _put_asked(words, number * ASKED_BYTES, one[2], one[3], one[4], one[6])
+    _find_limits(rows, questions, count, version, is_committed, now, judged)
     for number in judged.numbers[0 : judged.unsettled] if judged.unsettled else ():
         partition = partitions[number]
         assert partition is not None
