@@ -13,7 +13,6 @@ from __future__ import annotations
 from functools import partial
 from itertools import chain, islice, repeat
 from operator import itemgetter
-from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from protocol._ordinary import ffi, lib
@@ -26,6 +25,7 @@ from protocol.fetch import (
     FetchResponse,
 )
 from protocol.header import CLIENT_ID_START, RequestHeader
+from protocol.word_layout import build_layout, count_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -77,19 +77,11 @@ class FetchHead(NamedTuple):
     rack_end: int
 
 
-def _count_words(struct: str, *fields: str) -> int:
-    """Return the words of a C struct. AssertionError unless it has these fields, in this order."""
-    declared = tuple(name for name, _ in ffi.typeof(struct).fields)
-    assert declared == fields and ffi.sizeof(struct) == len(fields) * WORD_BYTES, struct
-    return len(fields)
-
-
-WORD_BYTES: Final = 8
-_HEAD: Final = Struct(f"={_count_words('po_fetch', *FetchHead._fields)}q")
-_TOPIC_WORDS: Final = _count_words("po_topic", "start", "end", "partitions")
-_ASKED_WORDS: Final = _count_words("po_asked", *FetchPartition._fields[1:])
-_ANSWER: Final = Struct(f"={_count_words('po_answer', *FetchResponse._fields[:-1], 'topics')}q")
-_POLLED_WORDS: Final = _count_words(
+_HEAD: Final = build_layout("po_fetch", *FetchHead._fields)
+_TOPIC_WORDS: Final = count_words("po_topic", "start", "end", "partitions")
+_ASKED_WORDS: Final = count_words("po_asked", *FetchPartition._fields[1:])
+_ANSWER: Final = build_layout("po_answer", *FetchResponse._fields[:-1], "topics")
+_POLLED_WORDS: Final = count_words(
     "po_polled", *FetchedPartition._fields[1:_DIVERGING], *FetchedPartition._fields[_ABORTED + 1 :]
 )
 _REPLICA_ID: Final = FetchHead._fields.index("replica_id")

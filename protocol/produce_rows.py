@@ -10,11 +10,11 @@ done with them. Invariants:
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from struct import Struct
 from typing import Any, Final, NamedTuple
 
 from protocol._ordinary import ffi, lib
 from protocol.primitives import Frame
+from protocol.word_layout import build_layout
 
 ROUTE_START: Final[int] = lib.PO_ROUTE_START
 """A client repeats the bytes of a single Produce from here to its `route_end`, client id to partition."""
@@ -108,17 +108,9 @@ class ProducedRow(NamedTuple):
     log_start_offset: int
 
 
-def _build_layout(struct: str, fields: tuple[str, ...]) -> Struct:
-    """Return the layout of a C struct of words. AssertionError unless C has these fields, in this order."""
-    declared = tuple(name for name, _ in ffi.typeof(struct).fields)
-    layout = Struct(f"={len(fields)}q")
-    assert declared == fields and ffi.sizeof(struct) == layout.size, struct
-    return layout
-
-
-HEAD: Final = _build_layout("po_produce", ProduceHead._fields)
-ROW: Final = _build_layout("po_row", Row._fields)
-PRODUCED: Final = _build_layout("po_produced", ProducedRow._fields)
+HEAD: Final = build_layout("po_produce", *ProduceHead._fields)
+ROW: Final = build_layout("po_row", *Row._fields)
+PRODUCED: Final = build_layout("po_produced", *ProducedRow._fields)
 make_head = partial(tuple.__new__, ProduceHead)
 make_row = partial(tuple.__new__, Row)
 make_produced = partial(tuple.__new__, ProducedRow)

@@ -45,7 +45,10 @@ LEFT_TAIL, LEFT_TRANSACTIONS, LEFT_RUN, LEFT_EPOCH = (
     lib.PT_LEFT_EPOCH,
 )
 """What is left to be done for a stored batch after `note_stored`."""
+PLACE_FIELDS = ("slot", "start", "end", "base_offset", "leader_epoch", "run_end")
+"""Words of a place."""
 PLACED_WORDS = lib.PT_PLACED_WORDS
+assert len(PLACE_FIELDS) == PLACED_WORDS
 PARTITION = attrgetter("partition")
 ROW_OF = attrgetter("row")
 assert ROW.size == 8 * lib.PT_BATCH_WORDS

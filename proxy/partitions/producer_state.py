@@ -19,8 +19,6 @@ from enum import Enum
 
 from proxy.partitions._rows import lib
 
-NO_PRODUCER_ID = -1
-
 
 class DuplicateCheck(Enum):
     """Whether the broker may take a batch for a duplicate. `store.explain_not_stored` returns the value

@@ -31,12 +31,12 @@ ISOLATION_LEVELS = (0, READ_COMMITTED)
 """All isolation levels (IsolationLevel.forId). The broker refuses a Fetch with another level, and
 one with a negative byte limit (LogSegment.read).
 """
-ZSTD_FROM_VERSION = 10
+ZSTD_FROM_VERSION = lib.PT_ZSTD_FROM_VERSION
 """Below this Fetch version a broker answers UNSUPPORTED_COMPRESSION_TYPE for zstd topics
 (KafkaApis.maybeConvertFetchedData).
 """
 
-FOLLOWER_FETCH_FROM_VERSION = 11
+FOLLOWER_FETCH_FROM_VERSION = lib.PT_FOLLOWER_FETCH_FROM_VERSION
 """Below this Fetch version a broker answers NOT_LEADER_OR_FOLLOWER for partitions that it follows
 (FetchParams.fetchOnlyLeader, KIP-392).
 """

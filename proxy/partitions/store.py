@@ -20,6 +20,7 @@ from operator import attrgetter
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
+from blockcache.cache import PLACED_FIELDS
 from protocol import batch
 from proxy.partitions.forwarded import (
     LEFT_EPOCH,
@@ -27,6 +28,7 @@ from proxy.partitions.forwarded import (
     LEFT_TAIL,
     LEFT_TRANSACTIONS,
     NOT_STORED,
+    PLACE_FIELDS,
     SAMPLED,
     acknowledge,
     judge,
@@ -61,6 +63,7 @@ CRC = Struct(">I")
 BASE_OFFSET, LAST_DELTA, LAST_DELTA_AT = Struct(">q"), Struct(">i"), 23
 """Last offset delta of a batch, behind CRC and attributes: DefaultRecordBatch, LastOffsetDelta."""
 PARKED = attrgetter("parked")
+assert PLACED_FIELDS == PLACE_FIELDS, "C places a batch by the fields that the cache stores it by"
 
 
 def admit_response(
@@ -87,8 +90,9 @@ def admit_response(
     if said.placed:
         broker.cache.append(frame, work.places, said.placed)
         note_stored(forwarded.native, said, broker.stored_runs is not None, now - REFRESH_EPOCH_S)
-        broker.counters.produce.batches["store"] += said.stored
-        broker.counters.stored.batches["produce"] += said.stored
+        if said.stored:
+            broker.counters.produce.batches["store"] += said.stored
+            broker.counters.stored.batches["produce"] += said.stored
         if said.any_left or any(map(PARKED, filter(None, forwarded.partitions))):
             left = list_left(forwarded)
     others: Sequence[tuple[Forwarded, ProducedRow]] = ()

@@ -237,7 +237,6 @@ class InFlightProduce:
         else:
             refusal.answer_merged(self, self.cut, answer)
         # store before a later Fetch is answered, but after the client has its response
-        produced = None
         if self.forwarded is not None and (produced := scan_produced(answer, self.head.version)):
             try:
                 store.admit_response(broker, self.frame, self.forwarded, answer, produced, now)

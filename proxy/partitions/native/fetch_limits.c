@@ -1,9 +1,6 @@
 /* The judge of a Fetch: up to which offset each of its partitions may be read from memory now. Without effect on any row. */
 #include "rows.h"
 
-#define ZSTD_FROM_VERSION 10           /* KafkaApis.maybeConvertFetchedData */
-#define FOLLOWER_FETCH_FROM_VERSION 11 /* FetchParams.fetchOnlyLeader, KIP-392 */
-
 static int64_t least(int64_t one, int64_t other) {
     return one < other ? one : other;
 }
@@ -15,8 +12,8 @@ static bool is_served(const pt_row *row, const pt_asked *asked, int version, dou
            (asked->leader_epoch == -1 || asked->leader_epoch == row->epoch) &&
            (asked->fetched_epoch == -1 || asked->fetched_epoch == row->epoch) &&
            asked->fetch_offset >= row->log_start_offset && asked->max_bytes >= 0 && !row->old_format &&
-           (!row->zstd || version >= ZSTD_FROM_VERSION) &&
-           (version >= FOLLOWER_FETCH_FROM_VERSION || row->led_epoch == row->epoch);
+           (!row->zstd || version >= PT_ZSTD_FROM_VERSION) &&
+           (version >= PT_FOLLOWER_FETCH_FROM_VERSION || row->led_epoch == row->epoch);
 }
 
 /* The greatest end for which the aborted transactions from `offset` on are known; `offset`: none (Transactions.listed_end). */

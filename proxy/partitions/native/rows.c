@@ -107,6 +107,18 @@ static int is_about(const uint8_t *frame, const pt_forwarded *one, const uint8_t
            memcmp(frame + batch.topic_start, answer + said->topic_start, (size_t)size) == 0;
 }
 
+typedef struct { /* the topic of the last row: the rows of a topic follow each other */
+    int64_t start;
+    uint64_t hash;
+} last_topic;
+
+static uint64_t hash_topic(const batch_table *table, last_topic *last, const uint8_t *bytes, int64_t start, int64_t end) {
+    if (start != last->start) {
+        *last = (last_topic){start, pt_hash_topic(table->key, bytes + start, (uint64_t)(end - start))};
+    }
+    return last->hash;
+}
+
 static int open_table(batch_table *table, const uint8_t *frame, const pt_forwarded *forwarded, int64_t count) {
     uint64_t size = 4;
     while (size < 2 * (uint64_t)count) {
@@ -118,14 +130,10 @@ static int open_table(batch_table *table, const uint8_t *frame, const pt_forward
         return 0;
     }
     memset(table->cells, 0xff, size * sizeof *table->cells);
-    int64_t topic_start = -1;
-    uint64_t topic = 0;
+    last_topic last = {-1, 0};
     for (int64_t number = 0; number < count; number++) {
         po_row batch = read_batch(forwarded + number);
-        if (batch.topic_start != topic_start) {
-            topic_start = batch.topic_start;
-            topic = pt_hash_topic(table->key, frame + topic_start, (uint64_t)(batch.topic_end - topic_start));
-        }
+        uint64_t topic = hash_topic(table, &last, frame, batch.topic_start, batch.topic_end);
         uint64_t at = hash_partition(topic, batch.partition);
         while (table->cells[at & table->mask] >= 0) {
             at++;
@@ -171,14 +179,10 @@ void pt_acknowledge(const uint8_t *frame, pt_forwarded *forwarded, int64_t count
     if (!open_table(&table, frame, forwarded, count)) {
         return;
     }
-    int64_t topic_start = -1;
-    uint64_t topic = 0;
+    last_topic last = {-1, 0};
     for (int64_t number = 0; number < answered && work->acknowledged < count; number++) {
         po_produced said = read_produced((const uint8_t *)produced + number * (int64_t)sizeof said);
-        if (said.topic_start != topic_start) {
-            topic_start = said.topic_start;
-            topic = pt_hash_topic(table.key, answer + topic_start, (uint64_t)(said.topic_end - topic_start));
-        }
+        uint64_t topic = hash_topic(&table, &last, answer, said.topic_start, said.topic_end);
         int is_success = said.error_code == 0 && said.base_offset >= UNKNOWN && said.base_offset <= OFFSET_MAX;
         int64_t which = is_success ? find_forwarded(&table, frame, forwarded, answer, &said, topic) : -1;
         if (which >= 0 && forwarded[which].verdict == PT_FORWARDED) {

@@ -33,6 +33,9 @@
 #define PT_LEFT_RUN 4           /* tell its offsets to StoredRuns */
 #define PT_LEFT_EPOCH 8         /* the epoch was proven long ago */
 /* source of a run of stored batches: StoredRuns */
+/* versions of a Fetch from which zstd batches and followers are served: readable.py says why */
+#define PT_ZSTD_FROM_VERSION 10
+#define PT_FOLLOWER_FETCH_FROM_VERSION 11
 #define PT_UNREADABLE -1
 #define PT_AT_END_BELOW -2
 #define PT_NO_RUN 0

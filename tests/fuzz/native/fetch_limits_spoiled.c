@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../blockcache/native/must.h"
+#include "draw.h"
 
 enum { ROWS = 40, LEASES = 6, MOST = 200, FIELDS = 6 };
 #define NOW 10.0
@@ -17,23 +17,9 @@ static pt_fidelity *fidelities[2];
 static pt_row *rows[ROWS];
 static pt_lease *leases[LEASES];
 static int64_t stable[ROWS]; /* what Transactions says */
-static uint64_t state;
 static struct {
     uint64_t compared, readable, ends, unsettled;
 } seen;
-
-static uint64_t draw(uint64_t below) { /* splitmix64 */
-    uint64_t z = state += UINT64_C(0x9E3779B97F4A7C15);
-    z = (z ^ z >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
-    z = (z ^ z >> 27) * UINT64_C(0x94D049BB133111EB);
-    return (z ^ z >> 31) % below;
-}
-
-static void *allocate(size_t size) { /* no more than that: a byte beyond it is seen */
-    void *memory = malloc(size);
-    MUST(memory != NULL);
-    return memory;
-}
 
 static int64_t draw_offset(void) {
     static const int64_t edges[] = {-1, -2, 0, INT64_MIN, INT64_MIN + 1, INT64_MAX, INT64_MAX - 1, INT64_MAX - 2};

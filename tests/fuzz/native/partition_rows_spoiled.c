@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../blockcache/native/must.h"
+#include "draw.h"
 
 enum { TOPICS = 10, INDEXES = 32, ROWS = TOPICS * INDEXES, MOST = 300, IN_FLIGHT = 5, KNOWN = 8, TOPIC_ROOM = 16 };
 #define GREATEST (INT64_MAX - INT32_MAX - 1)
@@ -41,25 +41,12 @@ static pt_producer producers[ROWS][KNOWN]; /* as they must be, the last noted fi
 static uint32_t known[ROWS];
 static request in_flight[IN_FLIGHT];
 static int open_requests;
-static uint64_t state, compared;
+static uint64_t compared;
 static struct {
     uint64_t acknowledged, stored, left, stamped, fresh, resent;
 } seen;
 
-static uint64_t draw(uint64_t below) { /* splitmix64 */
-    uint64_t z = state += UINT64_C(0x9E3779B97F4A7C15);
-    z = (z ^ z >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
-    z = (z ^ z >> 27) * UINT64_C(0x94D049BB133111EB);
-    return (z ^ z >> 31) % below;
-}
-
 static int64_t pick(int64_t usual, int64_t other) { return draw(8) ? usual : other; }
-
-static void *allocate(size_t size) { /* no more than that: a byte beyond it is seen */
-    void *memory = malloc(size);
-    MUST(memory != NULL);
-    return memory;
-}
 
 /* Topics: names behind their length for even numbers, ids for odd ones; some differ in the last byte alone. Number TOPICS and
  * above: unknown. */
