@@ -1,7 +1,7 @@
 """`forebay audit LOGS --out DIR`: arguments in, tables, summary.json and index.html out.
 
-Owns the report's arguments, its messages and what it writes. Must not know what is computed. Invariants: pyspark and
-matplotlib are imported only once arguments are good, so that their absence is a message; progress and errors go to
+Owns the report's arguments, its messages and what it writes. Must not know what is computed. Invariants: pyspark is
+imported only once arguments are good, so that its absence is a message; progress and errors go to
 stderr, the paths written to stdout; differences and unreadable lines are no failure.
 """
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from spark_audit.job import Findings, Request
     from spark_audit.reconcile import ScrapedCounters
 
-NEEDED_MODULES = ("pyspark", "matplotlib")
+NEEDED_MODULES = ("pyspark",)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -58,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _audit(request: "Request", master: str | None) -> int:
     from spark_audit.job import NothingToRead, run
-    from spark_audit.report import build_page
+    from spark_audit.page.report import build_page
     from spark_audit.session import NotReady, open_session
     from spark_audit.summary import build_summary
 
