@@ -1,7 +1,7 @@
 """The charts of the page: hits over time, and hit ratio by cache size.
 
 Owns what is drawn where. Must not know Spark or the findings: plain values in, SVG out. Invariants: a line joins
-neighbouring windows only, so that a time without fetches is a gap; a time of which there is no log is hatched; a
+neighbouring windows only, so that a time without fetches is a gap; a time of which there is no log is shaded; a
 result that never happened is neither drawn nor named; no label covers another.
 """
 

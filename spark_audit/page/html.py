@@ -127,6 +127,12 @@ def draw_text(text: str, kind: str = "quiet") -> str:
     return f'<p class="{kind}">{escape(text)}</p>' if text else ""
 
 
+def draw_sentences(sentences: Iterable[str]) -> str:
+    """A list of sentences in the order of their weight."""
+    pieces = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
+    return f'<ol class="findings">{pieces}</ol>' if pieces else ""
+
+
 def draw_section(title: str, text: str, *parts: str) -> str:
     """A section with an anchor; '' if all `parts` and the text are empty."""
     if not text and not any(parts):

@@ -110,7 +110,7 @@ def _over_time(findings: Findings) -> str:
     width = show_duration(findings.window_ms / 1000)
     text = f"Averages over windows of {width}. Bytes are record bytes of responses to clients."
     if len(runs) > 1:
-        text += " Dashed lines are starts of Forebay; hatched times have no log."
+        text += " Dashed lines are starts of Forebay; shaded times have no log."
     return draw_section("Over time", text, _key(findings.total), chart)
 
 
