@@ -13,7 +13,6 @@ from typing import Any, Final, NamedTuple
 from metrics.access_log_schema import RESULT_REASONS
 from spark_audit.units import show_bytes, show_points, show_ratio
 
-OTHERS: Final = "(other topics)"
 NAMED: Final = 3
 """Topics that the sentences name."""
 NOTABLE_POINTS: Final = 0.0005

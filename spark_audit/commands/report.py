@@ -76,6 +76,8 @@ def _audit(request: "Request", master: str | None) -> int:
     say("drawing the page")
     summary = json.dumps(build_summary(findings), indent=2)
     (request.out / "summary.json").write_text(summary + "\n", encoding="utf-8")
+    topics = json.dumps(findings.topic_reasons, indent=0)
+    (request.out / "topics.json").write_text(topics + "\n", encoding="utf-8")
     (request.out / "index.html").write_text(build_page(findings), encoding="utf-8")
     say(_describe(findings))
     sys.stdout.write(f"{request.out / 'index.html'}\n{request.out / 'summary.json'}\n")

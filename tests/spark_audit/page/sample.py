@@ -153,6 +153,7 @@ def build_findings() -> Findings:
         {**row, "partition": number % 3}
         for number, row in enumerate(_split(total, TOPICS, "topic"))
     ]
+    topics = _split(total, TOPICS, "topic")
     delays = [
         {
             "clientId": client,
@@ -176,9 +177,10 @@ def build_findings() -> Findings:
         window_ms=MINUTE_MS,
         total=total,
         totals=totals,
-        topics=_split(total, TOPICS, "topic"),
+        topics=topics,
         clients=_split(total, CLIENTS, "clientId"),
         partitions=partitions,
+        topic_reasons=_list_reasons(topics),
         windows=windows,
         lag_bands=lags,
         latency=[_latency("hit", 1.0), _latency("miss", 40.0)],
@@ -194,6 +196,16 @@ def build_findings() -> Findings:
         ],
         counters=counters,
     )
+
+
+def _list_reasons(topics: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Bytes of each topic, with one reason for all misses and passes."""
+    reasons = {"hit": "", "miss": "evicted", "pass": "follower"}
+    return [
+        {"topic": row["topic"], "result": result, "reason": reason, "bytes": row[f"{result}Bytes"]}
+        for row in topics
+        for result, reason in reasons.items()
+    ]
 
 
 def _reason(result: str, reason: str, size_bytes: int) -> dict[str, Any]:
