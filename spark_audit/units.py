@@ -36,9 +36,9 @@ def show_ratio(ratio: float | None) -> str:
 
 
 def show_points(share: float, is_signed: bool = False) -> str:
-    """A difference of two ratios in percentage points: `4.2 points`, `+0.3 points`."""
+    """A difference of two ratios in percentage points: `4.2 points`, `+0.3 points`. What rounds to 0 has no sign."""
     number = f"{100 * share:+.1f}" if is_signed else f"{100 * share:.1f}"
-    return f"{number} points"
+    return f"{number.lstrip('+-') if float(number) == 0 else number} points"
 
 
 def show_count(number: int | None) -> str:

@@ -30,7 +30,9 @@ from spark_audit.page.html import (
 from spark_audit.units import show_bytes, show_duration, show_points, show_ratio, show_time
 
 POINTS: Final = ColumnKind(
-    lambda share: "–" if share is None else show_points(share, is_signed=True)
+    lambda share: (
+        "–" if share is None else show_points(share, is_signed=True).removesuffix(" points")
+    )
 )
 _SHOWN: Final = 15
 
@@ -107,15 +109,15 @@ def _topics(changes: Sequence[TopicChange]) -> str:
     columns = (
         Column("topic"),
         Column("accounts for", BAR),
-        Column("in all", POINTS, "of the hit ratio"),
-        Column("by its ratio", POINTS),
-        Column("by its share", POINTS, "of all bytes"),
+        Column("in all", POINTS, "points"),
+        Column("by ratio", POINTS, "points"),
+        Column("by share", POINTS, "points"),
         Column("hit ratio", RATIO, "before"),
         Column("hit ratio", RATIO, "after"),
         Column("bytes", BYTES, "before"),
         Column("bytes", BYTES, "after"),
         Column("grew most", TEXT),
-        Column("grew by", BYTES, "per second"),
+        Column("by", BYTES, "per second"),
     )
     return draw_section(
         "Which topics account for it",
@@ -149,7 +151,7 @@ def _reasons(before: Report, after: Report) -> str:
         Column("reason"),
         Column("share", RATIO, "of bytes, before"),
         Column("share", RATIO, "of bytes, after"),
-        Column("change", POINTS),
+        Column("change", POINTS, "points"),
         Column("per second", BYTES, "before"),
         Column("per second", BYTES, "after"),
     )
@@ -175,7 +177,7 @@ def _clients(before: Report, after: Report) -> str:
         Column("client id"),
         Column("hit ratio", RATIO, "before"),
         Column("hit ratio", RATIO, "after"),
-        Column("change", POINTS),
+        Column("change", POINTS, "points"),
         Column("handed out per s", BYTES, "before"),
         Column("handed out per s", BYTES, "after"),
     )
