@@ -165,10 +165,12 @@ def _misses(findings: Findings) -> str:
         Column("without records", COUNT, "of these"),
         Column("meaning"),
     )
-    text = (
-        f"Of {show_bytes(total['bytes'])} handed to clients, {show_bytes(total['missBytes'])} were misses"
-        f" and {show_bytes(total['passBytes'])} passes, which are not for the cache."
-    )
+    said = [
+        f"{show_bytes(total[f'{kind}Bytes'])} were {name}"
+        for kind, name in (("miss", "misses"), ("pass", "passes, which are not for the cache"))
+        if total[f"{kind}Bytes"]
+    ]
+    text = f"Of {show_bytes(total['bytes'])} handed to clients, {' and '.join(said) or 'all were hits'}."
     return draw_section("Misses and passes", text, draw_table(columns, rows))
 
 
@@ -197,7 +199,7 @@ def _sizing(findings: Findings, outlook: Outlook) -> str:
         marks.append(Mark(findings.cache_size_bytes, said, "now"))
     if 0.99 in sizing.needed_bytes:
         enough = sizing.needed_bytes[0.99]
-        marks.append(Mark(enough, f"99 % of achievable: {show_bytes(enough)}", "want"))
+        marks.append(Mark(enough, f"99 %: {show_bytes(enough)}", "want"))
     rows = [
         (target, size_bytes, outlook.residence_s(size_bytes))
         for target, size_bytes in sizing.needed_bytes.items()
