@@ -20,7 +20,9 @@ from spark_audit.reading import (
     Inputs,
     count_files,
     count_problems,
+    escape_glob,
     good_lines,
+    locate,
     read_lines,
 )
 from spark_audit.reconcile import Comparison, ScrapedCounters, Totals, compare
@@ -78,10 +80,17 @@ class Findings:
     counters: ScrapedCounters | None
 
 
-def run(spark: SparkSession, request: Request, say: Callable[[str], None]) -> Findings:
-    """Read, compute, write the tables. NothingToRead: no fetch line could be read."""
+def run(
+    spark: SparkSession,
+    request: Request,
+    say: Callable[[str], None],
+    stored: DataFrame | None = None,
+) -> Findings:
+    """Read, compute, write the tables. `stored`: the lines of the inputs, if they were parsed before. NothingToRead: no
+    fetch line could be read.
+    """
     say(f"reading {len(request.inputs.files) + len(request.inputs.urls)} inputs")
-    lines = read_lines(spark, request.inputs).persist()
+    lines = (read_lines(spark, request.inputs) if stored is None else stored).persist()
     files, problems = count_files(lines, request.inputs), count_problems(lines)
     boots = _rows(tables.boots(lines.where(F.col("problem").isNull())).orderBy("firstMs", "boot"))
     if not any(boot["fetchLines"] or boot["emptyLines"] for boot in boots):
@@ -177,16 +186,16 @@ def _write_tables(
     written = {}
     for name, table in planned.items():
         say(f"table {name}")
-        path = (directory / name).resolve().as_uri()
+        path = locate(directory / name)
         table.coalesce(1).write.mode("overwrite").parquet(path)
-        written[name] = spark.read.schema(table.schema).parquet(path)
+        written[name] = spark.read.schema(table.schema).parquet(escape_glob(path))
     return written
 
 
 def _write_curve(spark: SparkSession, sizing: Sizing, directory: Path) -> None:
     rows = [(*point, sizing.hit_ratio(point.hit_bytes)) for point in sizing.points]
     columns = "sizeBytes long, hitBytes long, hitPartitions long, hitRatioBytes double"
-    path = (directory / "sizing_curve").resolve().as_uri()
+    path = locate(directory / "sizing_curve")
     spark.createDataFrame(rows, columns).coalesce(1).write.mode("overwrite").parquet(path)
 
 
