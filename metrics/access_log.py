@@ -98,7 +98,9 @@ class FetchLine(NamedTuple):
 
 
 class BlockLine(NamedTuple):
-    """One run of batches admitted to the cache; see BLOCK_FIELDS."""
+    """One run of batches admitted to the cache; see BLOCK_FIELDS. `points`: offsets between the first and the end, and
+    the clock before the batch there.
+    """
 
     ts: int
     listener: str
@@ -110,6 +112,11 @@ class BlockLine(NamedTuple):
     bytes: int
     source: str
     admitted_bytes: int
+    batches: int
+    began_bytes: int
+    ended_bytes: int
+    points: tuple[tuple[int, int], ...]
+    reach_bytes: int | None
 
 
 EmptyCounts = Mapping[int | None, Mapping[int, int]]
@@ -150,7 +157,23 @@ FetchValues = tuple[
     float | None,
     int | None,
 ]
-BlockValues = tuple[int, str, str | None, bytes | None, int, int, int, int, str, int]
+BlockValues = tuple[
+    int,
+    str,
+    str | None,
+    bytes | None,
+    int,
+    int,
+    int,
+    int,
+    str,
+    int,
+    int,
+    int,
+    int,
+    tuple[tuple[int, int], ...],
+    int | None,
+]
 EmptyValues = tuple[
     int, int, str, int, str | None, str | None, bytes | None, str, str, int, int, EmptyCounts
 ]
@@ -362,7 +385,7 @@ def cut_text(text: str | None) -> str | None:
 
 _BLOCK_FORMAT = (
     f'{{"v":{SCHEMA_VERSION},"type":"block","boot":"%s","ts":%d,%s,"baseOffset":%d,"nextOffset":%d,"bytes":%d'
-    ',"source":"%s","admittedBytes":%d}\n'
+    ',"source":"%s","admittedBytes":%d,"batches":%d,"beganBytes":%d,"endedBytes":%d,"points":"%s","reachBytes":%s}\n'
 )
 
 
@@ -449,9 +472,27 @@ def format_block(boot: str, line: BlockValues) -> str:
         size_bytes,
         source,
         admitted,
+        batches,
+        began,
+        ended,
+        points,
+        reach,
     ) = line
-    head = _block_head(listener, topic, topic_id, partition)
-    return _BLOCK_FORMAT % (boot, ts, head, base_offset, next_offset, size_bytes, source, admitted)
+    return _BLOCK_FORMAT % (
+        boot,
+        ts,
+        _block_head(listener, topic, topic_id, partition),
+        base_offset,
+        next_offset,
+        size_bytes,
+        source,
+        admitted,
+        batches,
+        began,
+        ended,
+        " ".join([f"{offset - base_offset}:{clock - began}" for offset, clock in points]),
+        "null" if reach is None else reach,
+    )
 
 
 def format_empty(boot: str, line: EmptyValues) -> str:

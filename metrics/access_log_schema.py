@@ -9,12 +9,13 @@ field that is not nullable is always there; a change that old readers would misr
 | --- | --- |
 | 1 | each partition that an answer names has a `fetch` line |
 | 2 | partitions answered without records are summed in `empty` lines |
+| 3 | an age includes the batch itself; a `block` line says when its batches were stored |
 """
 
 from typing import Final, Literal, NamedTuple
 
-SCHEMA_VERSION: Final = 2
-READ_VERSIONS: Final = (1, 2)
+SCHEMA_VERSION: Final = 3
+READ_VERSIONS: Final = (1, 2, 3)
 """Versions whose lines have the meaning that is written here."""
 EMPTY_INTERVAL_MS: Final = 5_000
 """Longest time that an `empty` line covers. No line covers time on both sides of a multiple of it since 1970, so that
@@ -172,7 +173,8 @@ FETCH_FIELDS: Final[tuple[Field, ...]] = (
     Field(
         "ageBytes",
         "integer",
-        "age of the fetch offset: bytes stored since it was stored",
+        "age of the fetch offset: bytes stored since it was stored; since version 3 its own batch is included, so "
+        "that a FIFO hits if it holds so many bytes",
         "bytes",
         True,
     ),
@@ -237,9 +239,39 @@ BLOCK_FIELDS: Final[tuple[Field, ...]] = (
     Field("bytes", "integer", "bytes stored", "bytes"),
     Field("source", "string", "produce, fetch or watch"),
     Field("admittedBytes", "integer", "bytes stored so far, these included", "bytes"),
+    Field("batches", "integer", "batches stored", nullable=True),
+    Field(
+        "beganBytes",
+        "integer",
+        "bytes stored so far, all partitions, before the run's first batch",
+        "bytes",
+        True,
+    ),
+    Field(
+        "endedBytes",
+        "integer",
+        "bytes stored so far, all partitions, behind its last batch",
+        "bytes",
+        True,
+    ),
+    Field(
+        "points",
+        "string",
+        "`offset:bytes` of batches between, apart by blanks: offset above `baseOffset`, and bytes stored between "
+        "`beganBytes` and the batch",
+        nullable=True,
+    ),
+    Field(
+        "reachBytes",
+        "integer",
+        "bytes stored since the first batch of the oldest block in the cache, null while it was never full",
+        "bytes",
+        True,
+    ),
 )
 """One line per run of batches admitted to the cache: those of one partition that came without a gap, from one source,
-within two minutes, mostly a few seconds.
+within two minutes, mostly a few seconds. Since version 3 a line through its first batch, its `points` and its end comes
+within 128 KiB of when each of its batches was stored.
 """
 
 LOG_FIELDS: Final[tuple[Field, ...]] = (
