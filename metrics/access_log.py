@@ -11,6 +11,7 @@ file starts with a `log` line.
 """
 
 import base64
+import json
 import threading
 import time
 from collections import deque
@@ -71,6 +72,7 @@ class FetchResponseLine(NamedTuple):
     listener: str
     connection: int
     client_id: str | None
+    group: str | None
     api_version: int
     wait_ms: float
     total_ms: float
@@ -95,6 +97,7 @@ class FetchLine(NamedTuple):
     age_bytes: int | None
     delay_ms: float | None = None
     would_hit_bytes: int | None = None
+    timestamp_ms: int | None = None
 
 
 class BlockLine(NamedTuple):
@@ -131,6 +134,7 @@ class EmptyLine(NamedTuple):
     listener: str
     connection: int
     client_id: str | None
+    group: str | None
     topic: str | None
     topic_id: bytes | None
     result: str
@@ -140,7 +144,31 @@ class EmptyLine(NamedTuple):
     counts: EmptyCounts
 
 
-ResponseValues = tuple[int, str, int, str | None, int, float, float, int]
+class CountersLine(NamedTuple):
+    """The process's counters; see COUNTERS_FIELDS. `results`: result, reason, partitions, bytes, unwritten partitions.
+    `number` is greater than that of every such line before it.
+    """
+
+    ts: int
+    event: str
+    number: int
+    results: Sequence[tuple[str, str, int, int, int]]
+    upstream: Sequence[tuple[str, int]]
+    would_hit_bytes: int
+    lease_lapses: int
+    dropped_lines: int
+    admitted_bytes: int
+
+
+class ListenerAddress(NamedTuple):
+    """A listener as `log` lines show it; see LISTENER_FIELDS."""
+
+    name: str
+    address: str
+    upstream: str
+
+
+ResponseValues = tuple[int, str, int, str | None, str | None, int, float, float, int]
 """A `FetchResponseLine`'s."""
 FetchValues = tuple[
     ResponseValues,
@@ -155,6 +183,7 @@ FetchValues = tuple[
     int,
     int | None,
     float | None,
+    int | None,
     int | None,
 ]
 BlockValues = tuple[
@@ -175,13 +204,26 @@ BlockValues = tuple[
     int | None,
 ]
 EmptyValues = tuple[
-    int, int, str, int, str | None, str | None, bytes | None, str, str, int, int, EmptyCounts
+    int,
+    int,
+    str,
+    int,
+    str | None,
+    str | None,
+    str | None,
+    bytes | None,
+    str,
+    str,
+    int,
+    int,
+    EmptyCounts,
 ]
 """A `FetchLine`'s, a `BlockLine`'s, and an `EmptyLine`'s."""
-_FETCH_FIELDS, _BLOCK_FIELDS, _EMPTY_FIELDS = (
-    len(line._fields) for line in (FetchLine, BlockLine, EmptyLine)
-)
-assert len({_FETCH_FIELDS, _BLOCK_FIELDS, _EMPTY_FIELDS}) == 3, "by which a line's kind is known"
+QueuedLine = FetchValues | BlockValues | EmptyValues | CountersLine
+
+
+def _is_empty(line: QueuedLine) -> bool:
+    return isinstance(line[-1], dict)
 
 
 class AccessLog:
@@ -194,6 +236,7 @@ class AccessLog:
         *,
         now_ms: Callable[[], int],
         cache_size_bytes: int = 0,
+        listeners: Sequence[ListenerAddress] = (),
         limits: LogLimits | None = None,
         on_state: Callable[[str, str], None] = lambda doing, error: None,
     ) -> None:
@@ -204,6 +247,10 @@ class AccessLog:
         self._boot = boot
         self._now_ms = now_ms
         self._cache_size_bytes = cache_size_bytes
+        self._listeners = _format_listeners(listeners)
+        self._node_id: int | None = None
+        self._told_node_id: int | None = None  # in the file that is open
+        self._section = 0
         self._files = LogFiles(
             directory,
             boot,
@@ -212,7 +259,7 @@ class AccessLog:
             max_files=self._limits.max_files,
             max_total_bytes=self._limits.max_total_bytes,
         )
-        self._queue: deque[FetchValues | BlockValues | EmptyValues] = deque()
+        self._queue: deque[QueuedLine] = deque()
         self._put_partitions = 0  # named by `empty` lines; each number is written by one thread
         self._taken_partitions = 0
         queue_lines = self._limits.queue_lines
@@ -259,12 +306,28 @@ class AccessLog:
             self._put_partitions += named
             self._queue.append(line)
 
+    def put_counters(self, line: CountersLine) -> None:
+        """Queue the counters: all lines put before are of an earlier section than those put from now on. Dropped as
+        others are; the section is longer then. Called from the thread of `put`.
+        """
+        if self._has_room():
+            self._queue.append(line)
+
+    def learn_node(self, node_id: int) -> None:
+        """Show this node id of the broker in `log` lines from now on, and in one more in a file that is open."""
+        self._node_id = node_id
+
+    @property
+    def dropped_lines(self) -> int:
+        """Lines dropped so far; up to a batch behind."""
+        return self._refused_lines + self._lost_lines
+
     def statistics(self) -> LogStatistics:
         """Counts; exact once closed, otherwise up to a batch behind."""
         return LogStatistics(
             written_lines=self._written_lines,
             written_bytes=self._written_bytes,
-            dropped_lines=self._refused_lines + self._lost_lines,
+            dropped_lines=self.dropped_lines,
             queued_lines=len(self._queue),
             queue_limit_lines=self._limits.queue_lines,
             files=self._files.sequence,
@@ -308,7 +371,9 @@ class AccessLog:
         while left > 0:
             batch = self._take_batch()
             left -= len(batch)
-            data = format_lines(self._boot, batch).encode("ascii")
+            data = format_lines(self._boot, self._section, batch).encode("ascii")
+            if isinstance(batch[-1], CountersLine):
+                self._section = batch[-1].number
             if self._attempt(lambda data=data: self._write(data), WRITING):  # type: ignore[misc]
                 self._tell_well(WRITING)
                 self._written_lines += len(batch)
@@ -318,13 +383,15 @@ class AccessLog:
             if left > 0 and not self._closing:
                 time.sleep(_PAUSE_S)
 
-    def _take_batch(self) -> list[FetchValues | BlockValues | EmptyValues]:
-        """Remove the lines of one batch; the queue is not empty."""
+    def _take_batch(self) -> list[QueuedLine]:
+        """Remove the lines of one batch; the queue is not empty. A line of counters is the last of its batch."""
         batch, named = [], 0
         for _ in range(min(len(self._queue), BATCH_LINES)):
             line = self._queue.popleft()
             batch.append(line)
-            if len(line) == _EMPTY_FIELDS:
+            if isinstance(line, CountersLine):
+                break
+            if _is_empty(line):
                 named += _count_named(cast("EmptyValues", line))
                 if named >= BATCH_PARTITIONS:
                     break
@@ -337,7 +404,11 @@ class AccessLog:
             self._files.rotate()
         if not self._files.is_open:
             self._files.open()
+            self._told_node_id = self._node_id
             data = self._log_line("open") + data
+        elif self._told_node_id != self._node_id:
+            self._told_node_id = self._node_id
+            data = self._log_line("node") + data
         self._files.write(data)
 
     def _compress(self) -> bool:
@@ -368,11 +439,12 @@ class AccessLog:
             self._on_state(doing, "")
 
     def _log_line(self, event: str) -> bytes:
-        dropped_lines = self._refused_lines + self._lost_lines
+        node_id = "null" if self._told_node_id is None else self._told_node_id
         return (
-            f'{{"v":{SCHEMA_VERSION},"type":"log","boot":"{self._boot}","ts":{self._now_ms()},"event":"{event}"'
-            f',"sequence":{self._files.sequence},"cacheSizeBytes":{self._cache_size_bytes}'
-            f',"writtenLines":{self._written_lines},"droppedLines":{dropped_lines}}}\n'
+            f'{{"v":{SCHEMA_VERSION},"type":"log","boot":"{self._boot}","ts":{self._now_ms()}'
+            f',"section":{self._section},"event":"{event}","sequence":{self._files.sequence}'
+            f',"cacheSizeBytes":{self._cache_size_bytes},"writtenLines":{self._written_lines}'
+            f',"droppedLines":{self.dropped_lines},"nodeId":{node_id},"listeners":{self._listeners}}}\n'
         ).encode("ascii")
 
 
@@ -384,18 +456,26 @@ def cut_text(text: str | None) -> str | None:
 
 
 _BLOCK_FORMAT = (
-    f'{{"v":{SCHEMA_VERSION},"type":"block","boot":"%s","ts":%d,%s,"baseOffset":%d,"nextOffset":%d,"bytes":%d'
-    ',"source":"%s","admittedBytes":%d,"batches":%d,"beganBytes":%d,"endedBytes":%d,"points":"%s","reachBytes":%s}\n'
+    f'{{"v":{SCHEMA_VERSION},"type":"block","boot":"%s","ts":%d,"section":%d,%s,"baseOffset":%d'
+    ',"nextOffset":%d,"bytes":%d,"source":"%s","admittedBytes":%d,"batches":%d,"beganBytes":%d,"endedBytes":%d'
+    ',"points":[%s],"reachBytes":%s}\n'
 )
 
 
 _EMPTY_FORMAT = (
-    f'{{"v":{SCHEMA_VERSION},"type":"empty","boot":"%s","ts":%d,"firstMs":%d,%s,"result":"%s","reason":"%s"'
-    ',"responses":%d,"partitions":%d,"admittedBytes":%d,"counts":[%s]}\n'
+    f'{{"v":{SCHEMA_VERSION},"type":"empty","boot":"%s","ts":%d,"section":%d,"firstMs":%d,%s'
+    ',"result":"%s","reason":"%s","responses":%d,"partitions":%d,"admittedBytes":%d,"counts":[%s]}\n'
 )
 
 
-def format_lines(boot: str, lines: Sequence[FetchValues | BlockValues | EmptyValues]) -> str:
+_COUNTERS_FORMAT = (
+    f'{{"v":{SCHEMA_VERSION},"type":"counters","boot":"%s","ts":%d,"section":%d,"event":"%s","number":%d'
+    ',"results":[%s],"upstream":[%s],"wouldHitBytes":%d,"leaseLapses":%d,"droppedLines":%d'
+    ',"admittedBytes":%d}\n'
+)
+
+
+def format_lines(boot: str, section: int, lines: Sequence[QueuedLine]) -> str:
     """The lines of a batch, in its order, each with its newline, in ASCII. `boot` is a plain word. Lines of one
     response that follow each other are formatted together.
     """
@@ -403,26 +483,28 @@ def format_lines(boot: str, lines: Sequence[FetchValues | BlockValues | EmptyVal
     at, end = 0, len(lines)
     while at < end:
         line = lines[at]
-        if len(line) == _FETCH_FIELDS:
+        if isinstance(line[0], tuple):
             after = at + 1
             while after < end and lines[after][0] is line[0]:
                 after += 1
-            texts += format_response(boot, cast("Sequence[FetchValues]", lines[at:after]))
+            texts += format_response(boot, section, cast("Sequence[FetchValues]", lines[at:after]))
             at = after
             continue
-        if len(line) == _EMPTY_FIELDS:
-            texts.append(format_empty(boot, cast("EmptyValues", line)))
+        if _is_empty(line):
+            texts.append(format_empty(boot, section, cast("EmptyValues", line)))
+        elif isinstance(line, CountersLine):
+            texts.append(format_counters(boot, section, line))
         else:
-            texts.append(format_block(boot, cast("BlockValues", line)))
+            texts.append(format_block(boot, section, cast("BlockValues", line)))
         at += 1
     return "".join(texts)
 
 
-def format_response(boot: str, lines: Sequence[FetchValues]) -> list[str]:
+def format_response(boot: str, section: int, lines: Sequence[FetchValues]) -> list[str]:
     """The lines of type fetch of one response. The lag is derived here."""
     response = lines[0][0]
-    ts, listener, connection, client_id, version, wait_ms, total_ms, admitted = response
-    begin = f'{{"v":{SCHEMA_VERSION},"type":"fetch","boot":"{boot}","ts":{ts},'
+    ts, listener, connection, client_id, group, version, wait_ms, total_ms, admitted = response
+    begin = f'{{"v":{SCHEMA_VERSION},"type":"fetch","boot":"{boot}","ts":{ts},"section":{section},'
     times = f',"waitMs":{wait_ms:.3f},"totalMs":{total_ms:.3f},"admittedBytes":{admitted}'
     last_topic, last_id, head = None, None, ""
     texts = []
@@ -440,10 +522,12 @@ def format_response(boot: str, lines: Sequence[FetchValues]) -> list[str]:
         age_bytes,
         delay_ms,
         would_hit_bytes,
+        timestamp_ms,
     ) in lines:
         if not head or topic_id is not last_id or topic is not last_topic:
             last_topic, last_id = topic, topic_id
-            head = begin + _fetch_head(listener, connection, client_id, version, topic, topic_id)
+            client = listener, connection, client_id, group
+            head = begin + _fetch_head(*client, version, topic, topic_id)
         if high_watermark < 0:
             ends = '"highWatermark":null,"lag":null'
         else:
@@ -454,12 +538,13 @@ def format_response(boot: str, lines: Sequence[FetchValues]) -> list[str]:
             f',"result":"{result}","reason":"{reason}","bytes":{size_bytes},{ends}'
             f',"ageBytes":{"null" if age_bytes is None else age_bytes}{times}'
             f',"delayMs":{"null" if delay_ms is None else f"{delay_ms:.3f}"}'
-            f',"wouldHit":{"null" if would_hit_bytes is None else would_hit_bytes}}}\n'
+            f',"wouldHit":{"null" if would_hit_bytes is None else would_hit_bytes}'
+            f',"timestamp":{"null" if timestamp_ms is None else timestamp_ms}}}\n'
         )
     return texts
 
 
-def format_block(boot: str, line: BlockValues) -> str:
+def format_block(boot: str, section: int, line: BlockValues) -> str:
     """One line of type block with its newline, ASCII."""
     (
         ts,
@@ -481,6 +566,7 @@ def format_block(boot: str, line: BlockValues) -> str:
     return _BLOCK_FORMAT % (
         boot,
         ts,
+        section,
         _block_head(listener, topic, topic_id, partition),
         base_offset,
         next_offset,
@@ -490,15 +576,15 @@ def format_block(boot: str, line: BlockValues) -> str:
         batches,
         began,
         ended,
-        " ".join([f"{offset - base_offset}:{clock - began}" for offset, clock in points]),
+        ",".join([f"{offset - base_offset},{clock - began}" for offset, clock in points]),
         "null" if reach is None else reach,
     )
 
 
-def format_empty(boot: str, line: EmptyValues) -> str:
+def format_empty(boot: str, section: int, line: EmptyValues) -> str:
     """One line of type empty with its newline, ASCII. Partitions of one lag and one number stand together."""
-    ts, first_ms, listener, connection, client_id, topic, topic_id = line[:7]
-    result, reason, responses, admitted, counts = line[7:]
+    ts, first_ms, listener, connection, client_id, group, topic, topic_id = line[:8]
+    result, reason, responses, admitted, counts = line[8:]
     groups: dict[tuple[int | None, int], list[int]] = {}
     for lag, by_partition in counts.items():
         for partition, number in by_partition.items():
@@ -513,8 +599,9 @@ def format_empty(boot: str, line: EmptyValues) -> str:
     return _EMPTY_FORMAT % (
         boot,
         ts,
+        section,
         first_ms,
-        _empty_head(listener, connection, client_id, topic, topic_id),
+        _empty_head(listener, connection, client_id, group, topic, topic_id),
         result,
         reason,
         responses,
@@ -522,6 +609,25 @@ def format_empty(boot: str, line: EmptyValues) -> str:
         admitted,
         shown,
     )
+
+
+def format_counters(boot: str, section: int, line: CountersLine) -> str:
+    """One line of type counters with its newline, ASCII."""
+    results = [
+        f'{{"result":"{result}","reason":"{reason}","partitions":{partitions},"bytes":{size_bytes}'
+        f',"unwritten":{unwritten}}}'
+        for result, reason, partitions, size_bytes, unwritten in line.results
+    ]
+    upstream = [
+        f'{{"purpose":"{purpose}","bytes":{size_bytes}}}' for purpose, size_bytes in line.upstream
+    ]
+    lists = ",".join(results), ",".join(upstream)
+    return _COUNTERS_FORMAT % (boot, line.ts, section, line.event, line.number, *lists, *line[5:])
+
+
+def _format_listeners(listeners: Sequence[ListenerAddress]) -> str:
+    """The array of `log` lines, ASCII."""
+    return json.dumps([one._asdict() for one in listeners], separators=(",", ":"))
 
 
 def _count_named(line: EmptyValues) -> int:
@@ -534,12 +640,14 @@ def _empty_head(
     listener: str,
     connection: int,
     client_id: str | None,
+    group: str | None,
     topic: str | None,
     topic_id: bytes | None,
 ) -> str:
     """What the sums of a connection's topic have in common."""
     return (
         f'"listener":{_quoted(listener)},"connection":{connection},"clientId":{_quoted(client_id)}'
+        f',"group":{_quoted(group)}'
         f',"topic":{_quoted(topic)},"topicId":{_quoted_id(topic_id)}'
     )
 
@@ -558,6 +666,7 @@ def _fetch_head(
     listener: str,
     connection: int,
     client_id: str | None,
+    group: str | None,
     api_version: int,
     topic: str | None,
     topic_id: bytes | None,
@@ -565,6 +674,7 @@ def _fetch_head(
     """What the lines of a connection's topic have in common."""
     return (
         f'"listener":{_quoted(listener)},"connection":{connection},"clientId":{_quoted(client_id)}'
+        f',"group":{_quoted(group)}'
         f',"apiVersion":{api_version},"topic":{_quoted(topic)},"topicId":{_quoted_id(topic_id)}'
     )
 

@@ -9,6 +9,7 @@ field that is not nullable is always there; a change that old readers would misr
 | --- | --- |
 | 1 | each partition that an answer names has a `fetch` line |
 | 2 | partitions answered without records are summed in `empty` lines |
+| 3 | `counters` lines; every line has its `section`; group, time stamp of the records, broker and listeners |
 | 3 | an age includes the batch itself; a `block` line says when its batches were stored |
 """
 
@@ -109,24 +110,34 @@ JsonType = Literal["string", "integer", "number", "array"]
 
 
 class Field(NamedTuple):
-    """One field of a line. `unit` is empty for names and plain numbers; `nullable`: may hold JSON's null."""
+    """One field of a line. `unit` is empty for names and plain numbers; `nullable`: may hold JSON's null. `since`: the
+    version from which on lines have it. `elements`: the fields of an array's objects; none: it holds integers.
+    """
 
     name: str
     json_type: JsonType
     meaning: str
     unit: str = ""
     nullable: bool = False
+    since: int = 1
+    elements: tuple["Field", ...] = ()
 
 
 _HEAD: Final = (
     Field("v", "integer", "version of this schema"),
-    Field("type", "string", "fetch, empty, block or log"),
+    Field("type", "string", "fetch, empty, block, counters or log"),
     Field("boot", "string", "id of the process's start; all counters begin at 0 then"),
     Field(
         "ts",
         "integer",
         "time of the line: the response left (of `empty`: the last one), or the run of batches ended",
         "ms since 1970",
+    ),
+    Field(
+        "section",
+        "integer",
+        "`number` of the `counters` line that the line follows, 0 before the first",
+        since=3,
     ),
 )
 
@@ -139,6 +150,13 @@ _CLIENT: Final = (
         "string",
         "client id of the request header, cut to 256 characters",
         nullable=True,
+    ),
+    Field(
+        "group",
+        "string",
+        "consumer group, null where none or several are known; cut to 256 characters",
+        nullable=True,
+        since=3,
     ),
 )
 _TOPIC: Final = (
@@ -189,6 +207,14 @@ FETCH_FIELDS: Final[tuple[Field, ...]] = (
         "bytes",
         True,
     ),
+    Field(
+        "timestamp",
+        "integer",
+        "largest time stamp in the first batch handed out (maxTimestamp of its header), null where not read",
+        "ms since 1970",
+        True,
+        since=3,
+    ),
 )
 """One line per partition that the response to a Fetch names with records, or whose read was delayed. In version 1 all
 partitions that a response names have one; an incremental response (KIP-227) leaves out what has not changed. A Fetch
@@ -222,7 +248,12 @@ EMPTY_FIELDS: Final[tuple[Field, ...]] = (
         "bytes stored so far, all partitions, when the first of the responses left",
         "bytes",
     ),
-    Field("counts", "array", "the same by partition and lag: objects of the fields below"),
+    Field(
+        "counts",
+        "array",
+        "the same by partition and lag: objects of the fields below",
+        elements=COUNT_FIELDS,
+    ),
 )
 """One line per connection, topic, result and reason, and interval of EMPTY_INTERVAL_MS, in which partitions were
 answered without records and without a delay. Over the elements of `counts`, `responses` times the number of
@@ -239,27 +270,27 @@ BLOCK_FIELDS: Final[tuple[Field, ...]] = (
     Field("bytes", "integer", "bytes stored", "bytes"),
     Field("source", "string", "produce, fetch or watch"),
     Field("admittedBytes", "integer", "bytes stored so far, these included", "bytes"),
-    Field("batches", "integer", "batches stored", nullable=True),
+    Field("batches", "integer", "batches stored", since=3),
     Field(
         "beganBytes",
         "integer",
         "bytes stored so far, all partitions, before the run's first batch",
         "bytes",
-        True,
+        since=3,
     ),
     Field(
         "endedBytes",
         "integer",
         "bytes stored so far, all partitions, behind its last batch",
         "bytes",
-        True,
+        since=3,
     ),
     Field(
         "points",
-        "string",
-        "`offset:bytes` of batches between, apart by blanks: offset above `baseOffset`, and bytes stored between "
-        "`beganBytes` and the batch",
-        nullable=True,
+        "array",
+        "pairs of integers for batches between, one behind another: offset above `baseOffset`, and bytes stored "
+        "between `beganBytes` and the batch",
+        since=3,
     ),
     Field(
         "reachBytes",
@@ -267,6 +298,7 @@ BLOCK_FIELDS: Final[tuple[Field, ...]] = (
         "bytes stored since the first batch of the oldest block in the cache, null while it was never full",
         "bytes",
         True,
+        since=3,
     ),
 )
 """One line per run of batches admitted to the cache: those of one partition that came without a gap, from one source,
@@ -274,21 +306,80 @@ within two minutes, mostly a few seconds. Since version 3 a line through its fir
 within 128 KiB of when each of its batches was stored.
 """
 
+RESULT_FIELDS: Final[tuple[Field, ...]] = (
+    *_VERDICT,
+    Field("partitions", "integer", "as `forebay_fetch_partitions_total`"),
+    Field("bytes", "integer", "as `forebay_fetch_bytes_total`", "bytes"),
+    Field("unwritten", "integer", "of `partitions`, those in sums whose `empty` lines come later"),
+)
+"""One element of `results`."""
+
+UPSTREAM_FIELDS: Final[tuple[Field, ...]] = (
+    Field("purpose", "string", "client, watch, proof, verify: why the broker was asked"),
+    Field("bytes", "integer", "as `forebay_upstream_fetch_bytes_total`", "bytes"),
+)
+"""One element of `upstream`."""
+
+COUNTERS_FIELDS: Final[tuple[Field, ...]] = (
+    *_HEAD,
+    Field("event", "string", "open, minute, scrape (somebody read `/metrics`) or close"),
+    Field("number", "integer", "number of the line within the boot, from 1; some may be missing"),
+    Field(
+        "results",
+        "array",
+        "by result and reason: objects of the fields below; none that is 0",
+        elements=RESULT_FIELDS,
+    ),
+    Field(
+        "upstream",
+        "array",
+        "record bytes that the broker has sent, by purpose: objects of the fields below",
+        elements=UPSTREAM_FIELDS,
+    ),
+    Field("wouldHitBytes", "integer", "as `forebay_fetch_would_hit_bytes_total`", "bytes"),
+    Field("leaseLapses", "integer", "as `forebay_watch_lease_lapses_total`", "leases"),
+    Field("droppedLines", "integer", "lines dropped so far in this boot", "lines"),
+    Field("admittedBytes", "integer", "bytes stored so far, all partitions", "bytes"),
+)
+"""The process's counters since its start, at the log's start and end, each minute, and at a scrape (at most one a
+second). Of each result and reason, the lines whose `section` is below `number` have `partitions` less `unwritten`
+partitions and all `bytes`, unless lines were dropped or lost.
+"""
+
+LISTENER_FIELDS: Final[tuple[Field, ...]] = (
+    Field("name", "string", "name of the listener"),
+    Field("address", "string", "address that clients connect to"),
+    Field("upstream", "string", "address of the broker behind it"),
+)
+"""One element of `listeners`."""
+
 LOG_FIELDS: Final[tuple[Field, ...]] = (
     *_HEAD,
-    Field("event", "string", "open or close"),
+    Field("event", "string", "open, close, or node: the broker's node id has become known"),
     Field("sequence", "integer", "number of the file within the boot, from 1"),
     Field("cacheSizeBytes", "integer", "size of the block cache, 0 without one", "bytes"),
     Field("writtenLines", "integer", "lines of other types written so far in this boot", "lines"),
     Field("droppedLines", "integer", "lines dropped so far in this boot", "lines"),
+    Field("nodeId", "integer", "node id of the broker, null while not known", "", True, since=3),
+    Field(
+        "listeners",
+        "array",
+        "the listeners of the process: objects of the fields below",
+        since=3,
+        elements=LISTENER_FIELDS,
+    ),
 )
-"""First line of every file, and the last of every file that was finished in order."""
+"""First line of every file, and the last of every file that was finished in order; once more when the node id becomes
+known or changes.
+"""
 
 LINE_TYPES: Final[dict[str, tuple[Field, ...]]] = {
     "fetch": FETCH_FIELDS,
     "empty": EMPTY_FIELDS,
     "block": BLOCK_FIELDS,
+    "counters": COUNTERS_FIELDS,
     "log": LOG_FIELDS,
 }
+COUNTERS_EVENTS: Final = ("open", "minute", "scrape", "close")
 
 BLOCK_SOURCES: Final = ("produce", "fetch", "watch")

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final
 
 from metrics.access_log_schema import (
-    COUNT_FIELDS,
     EMPTY_INTERVAL_MS,
     LINE_TYPES,
     READ_VERSIONS,
@@ -79,11 +78,15 @@ def _field_lines() -> list[str]:
         "| of a Fetch that Forebay does not decode | a `fetch` line for the whole Fetch |",
         "",
         "`forebay audit` reads versions " + " and ".join(map(str, READ_VERSIONS)) + ", also in one"
-        " directory. In version 1 every partition that a response names has a `fetch` line, and there is no `empty`.",
+        " directory. In version 1 every partition that a response names has a `fetch` line, and there is no `empty`."
+        " Fields marked (3) and `counters` lines exist from version 3 on.",
         "",
     ]
     tables = {f"`{line_type}`": fields for line_type, fields in LINE_TYPES.items()}
-    tables["An element of `counts`"] = COUNT_FIELDS
+    for fields in LINE_TYPES.values():
+        for field in fields:
+            if field.elements:
+                tables[f"An element of `{field.name}`"] = field.elements
     for title, fields in tables.items():
         lines += [
             f"### {title}",
@@ -98,7 +101,8 @@ def _field_lines() -> list[str]:
 
 def _field_line(field: Field) -> str:
     json_type = field.json_type + (" or null" if field.nullable else "")
-    return f"| `{field.name}` | {json_type} | {field.unit} | {field.meaning} |"
+    since = "" if field.since == 1 else f" ({field.since})"
+    return f"| `{field.name}` | {json_type} | {field.unit} | {field.meaning}{since} |"
 
 
 def _shown(value: str) -> str:

@@ -21,7 +21,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from metrics.access_log_schema import COUNT_FIELDS, LINE_TYPES, READ_VERSIONS, RESULTS, Field
+from metrics.access_log_schema import LINE_TYPES, READ_VERSIONS, RESULTS, Field
 
 CORRUPT: Final = "_corrupt"
 PROBLEMS: Final[dict[str, str]] = {
@@ -36,15 +36,6 @@ _SPARK_TYPES: Final[dict[str, DataType]] = {
     "integer": LongType(),
     "number": DoubleType(),
 }
-_COUNT: Final = StructType(
-    [
-        StructField(
-            field.name,
-            ArrayType(LongType()) if field.json_type == "array" else _SPARK_TYPES[field.json_type],
-        )
-        for field in COUNT_FIELDS
-    ]
-)
 
 
 def build_line_struct() -> StructType:
@@ -52,9 +43,15 @@ def build_line_struct() -> StructType:
     fields: dict[str, Field] = {
         field.name: field for fields in LINE_TYPES.values() for field in fields
     }
-    types = {**_SPARK_TYPES, "array": ArrayType(_COUNT)}
-    columns = [StructField(field.name, types[field.json_type]) for field in fields.values()]
+    columns = [StructField(field.name, _type_of(field)) for field in fields.values()]
     return StructType([*columns, StructField(CORRUPT, StringType())])
+
+
+def _type_of(field: Field) -> DataType:
+    if field.json_type != "array":
+        return _SPARK_TYPES[field.json_type]
+    elements = [StructField(one.name, _type_of(one)) for one in field.elements]
+    return ArrayType(StructType(elements) if elements else LongType())
 
 
 def build_problem() -> Column:
@@ -65,7 +62,11 @@ def build_problem() -> Column:
     )
     problem = problem.when(~F.col("type").isin(*LINE_TYPES), "unknown-type")
     for line_type, fields in LINE_TYPES.items():
-        missing = [F.col(field.name).isNull() for field in fields if not field.nullable]
+        missing = [
+            F.col(field.name).isNull() & (F.col("v") >= field.since)
+            for field in fields
+            if not field.nullable
+        ]
         problem = problem.when((F.col("type") == line_type) & _any(missing), "incomplete")
     problem = problem.when((F.col("type") == "empty") & ~_adds_up(), "incomplete")
     known = [

@@ -30,8 +30,8 @@ QUEUE_SHARE: Final = 2
 Each sum names at least one, so all of their lines fit into half of the queue when it is closed.
 """
 
-SumKey: TypeAlias = "tuple[str, int, str | None, str | None, bytes | None, str, str]"
-"""Listener, connection, client id, topic name, topic id, result and reason, as in `EmptyLine`."""
+SumKey: TypeAlias = "tuple[str, int, str | None, str | None, str | None, bytes | None, str, str]"
+"""Listener, connection, client id, group, topic name, topic id, result and reason, as in `EmptyLine`."""
 
 
 class Sum:

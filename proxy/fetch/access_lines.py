@@ -72,6 +72,7 @@ class AccessLines:
                 link.listener.name,
                 link.number,
                 cut_text(link.client_id),
+                None,
                 head.api_version,
                 max(waited_s, 0.0) * 1000,
                 (left_at - received_at) * 1000,
@@ -110,6 +111,7 @@ class AccessLines:
                         age_bytes,
                         delay_s * 1000 if delay_s >= LEAST_DELAY_S else None,
                         would_hit,
+                        None,
                     )
                 )
             if empty:
@@ -142,6 +144,7 @@ class AccessLines:
                 link.listener.name,
                 link.number,
                 cut_text(link.client_id),
+                None,
                 *topic,
                 result,
                 reason,
@@ -150,10 +153,10 @@ class AccessLines:
 
     def put_unread(self, link: FetchLink, version: int, took_s: float) -> None:
         """Write one line for a whole Fetch that Forebay did not decode. `took_s` is in seconds."""
-        asker = link.listener.name, link.number, cut_text(link.client_id), version
+        asker = link.listener.name, link.number, cut_text(link.client_id), None, version
         times_ms, time_ms = (0.0, took_s * 1000), time_ns() // NS_IN_MS
         response = time_ms, *asker, *times_ms, self._cache.peek_admitted_bytes()
-        self._log.put((response, None, None, -1, -1, 0, *UNREAD, 0, -1, None, None, None))
+        self._log.put((response, None, None, -1, -1, 0, *UNREAD, 0, -1, None, None, None, None))
 
     def _name(self, asked_topic: str | bytes) -> tuple[str | None, bytes | None]:
         """Return the topic's name and id, each None if unknown.

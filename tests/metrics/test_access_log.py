@@ -45,7 +45,7 @@ TYPES: dict[str, tuple[type, ...]] = {
 
 
 def fetch_line(**changes: object) -> FetchLine:
-    response = FetchResponseLine(NOW_MS, "main", 7, "consumer-1", 13, 1.5, 2.25, 1 << 40)
+    response = FetchResponseLine(NOW_MS, "main", 7, "consumer-1", "g1", 13, 1.5, 2.25, 1 << 40)
     shared = {name: changes.pop(name) for name in response._fields if name in changes}
     response = response._replace(**shared)  # type: ignore[arg-type]
     line = FetchLine(response, "orders", bytes(range(16)), 2, 100, 0, "hit", "", 2048, 130, 4096)
@@ -53,7 +53,7 @@ def fetch_line(**changes: object) -> FetchLine:
 
 
 def format_line(boot: str, line: FetchLine) -> str:
-    return format_lines(boot, [line])
+    return format_lines(boot, 5, [line])
 
 
 def block_line(**changes: object) -> BlockLine:
@@ -80,7 +80,7 @@ def block_line(**changes: object) -> BlockLine:
 def empty_line(partitions: int = 3, **changes: object) -> EmptyLine:
     counts: dict[int | None, dict[int, int]] = {0: dict.fromkeys(range(partitions), 2)}
     line = EmptyLine(
-        NOW_MS, NOW_MS - 5, "main", 7, "c", "orders", bytes(16), "hit", "", 2, 1 << 40, counts
+        NOW_MS, NOW_MS - 5, "main", 7, "c", None, "orders", bytes(16), "hit", "", 2, 1 << 40, counts
     )
     return line._replace(**changes)  # type: ignore[arg-type]
 
@@ -167,13 +167,13 @@ def test_lines_of_one_response_are_what_each_is_alone(drawn) -> None:
         )
         for kind, (topic, topic_id), partition in drawn
     ]
-    together = format_lines("b1", lines)
-    assert together == "".join([format_lines("b1", [line]) for line in lines])
+    together = format_lines("b1", 5, lines)
+    assert together == "".join([format_lines("b1", 5, [line]) for line in lines])
     assert len(together.splitlines()) == len(lines)
 
 
 def test_a_block_is_one_line_of_the_schema() -> None:
-    line = json.loads(format_block("b1", block_line()))
+    line = json.loads(format_block("b1", 5, block_line()))
     assert_fits(line, BLOCK_FIELDS)
     assert (line["type"], line["baseOffset"], line["nextOffset"], line["source"]) == (
         "block",
@@ -182,10 +182,10 @@ def test_a_block_is_one_line_of_the_schema() -> None:
         "produce",
     )
     block: Any = tuple(block_line())
-    assert format_block("b1", block) == format_block("b1", block_line())
-    assert (line["batches"], line["points"], line["reachBytes"]) == (3, "10:700", None)
-    full = json.loads(format_block("b1", block_line(points=(), reach_bytes=5)))
-    assert (full["points"], full["reachBytes"]) == ("", 5)
+    assert format_block("b1", 5, block) == format_block("b1", 5, block_line())
+    assert (line["batches"], line["points"], line["reachBytes"]) == (3, [10, 700], None)
+    full = json.loads(format_block("b1", 5, block_line(points=(), reach_bytes=5)))
+    assert (full["points"], full["reachBytes"]) == ([], 5)
 
 
 @given(
@@ -201,7 +201,7 @@ def test_a_block_is_one_line_of_the_schema() -> None:
 def test_a_sum_is_one_line_of_the_schema_and_its_counts_are_what_was_summed(
     client_id, topic, counts
 ) -> None:
-    text = format_empty("b1", empty_line(client_id=client_id, topic=topic, counts=counts))
+    text = format_empty("b1", 5, empty_line(client_id=client_id, topic=topic, counts=counts))
     assert text.isascii() and text.endswith("\n") and text.count("\n") == 1
     line = json.loads(text)
     assert_fits(line, EMPTY_FIELDS)
@@ -218,7 +218,7 @@ def test_a_sum_is_one_line_of_the_schema_and_its_counts_are_what_was_summed(
 def test_partitions_of_one_lag_and_one_number_stand_together() -> None:
     """Thousands of partitions that are asked alike are one element."""
     counts: dict[int | None, dict[int, int]] = {0: {4: 2, 5: 2, 6: 3}, None: {9: 2}}
-    assert json.loads(format_empty("b1", empty_line(counts=counts)))["counts"] == [
+    assert json.loads(format_empty("b1", 5, empty_line(counts=counts)))["counts"] == [
         {"lag": 0, "responses": 2, "partitions": [4, 5]},
         {"lag": 0, "responses": 3, "partitions": [6]},
         {"lag": None, "responses": 2, "partitions": [9]},

@@ -29,7 +29,7 @@ def test_every_reason_has_a_meaning_and_no_other() -> None:
 def test_every_line_type_opens_with_version_and_type() -> None:
     for fields in LINE_TYPES.values():
         names = [field.name for field in fields]
-        assert names[:4] == ["v", "type", "boot", "ts"]
+        assert names[:5] == ["v", "type", "boot", "ts", "section"]
         assert len(names) == len(set(names))
 
 

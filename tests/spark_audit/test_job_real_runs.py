@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from metrics.access_log_schema import OBSERVED
+from metrics.access_log_schema import OBSERVED, SCHEMA_VERSION
 from spark_audit.job import Findings, Request, run
 from spark_audit.reading import find_inputs
 from spark_audit.reconcile import ScrapedCounters, scan_counters
@@ -167,10 +167,10 @@ def test_a_log_of_version_1_agrees_with_its_counters(version1: Findings) -> None
     assert version1.total["emptyPartitions"] > 50
 
 
-def test_partitions_without_records_are_summed_in_version_2(runs: dict[str, Audited]) -> None:
+def test_partitions_without_records_are_summed(runs: dict[str, Audited]) -> None:
     for findings in (runs["serve"].findings, runs["observe"].findings):
         (boot,) = findings.boots
-        assert boot["schemaVersion"] == 2
+        assert boot["schemaVersion"] == SCHEMA_VERSION
         assert 0 < boot["emptyLines"] <= findings.total["emptyPartitions"]
         with_records = findings.total["partitions"] - findings.total["emptyPartitions"]
         assert boot["fetchLines"] == with_records
@@ -186,11 +186,11 @@ def test_a_log_that_changes_its_version_is_the_sum_of_both(
     request = Request(find_inputs([str(tmp_path / "logs")]), tmp_path / "out", counters)
     both = run(spark, request, lambda _text: None)
     assert both.problems == {}
-    assert sorted(boot["schemaVersion"] for boot in both.boots) == [1, 2]
+    assert sorted(boot["schemaVersion"] for boot in both.boots) == [1, SCHEMA_VERSION]
     assert sum_results(both) == sum_results(version1, runs["serve"].findings)
     last = max(both.boots, key=lambda boot: boot["lastMs"])
     assert both.compared_boot == last["boot"]
-    assert all(row.agrees for row in both.comparison) == (last["schemaVersion"] == 2)
+    assert all(row.agrees for row in both.comparison) == (last["schemaVersion"] == SCHEMA_VERSION)
 
 
 def test_what_was_spared_is_net_of_forebays_own_fetches(runs: dict[str, Audited]) -> None:

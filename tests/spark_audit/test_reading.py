@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from metrics.access_log_schema import SCHEMA_VERSION
 from spark_audit.job import NothingToRead, Request, run
 from spark_audit.reading import Inputs, find_inputs
 from tests.spark_audit.conftest import BAD_LINES, Audited
@@ -32,7 +33,7 @@ def test_a_compressed_file_that_was_cut_is_named_and_the_rest_is_read(audited: A
 def test_every_good_line_is_read_once(audited: Audited) -> None:
     counted = {boot["boot"]: boot for boot in audited.findings.boots}
     traffic = audited.traffic
-    assert [counted[boot]["schemaVersion"] for boot in ("b1", "bb2")] == [1, 2]
+    assert [counted[boot]["schemaVersion"] for boot in ("b1", "bb2")] == [1, SCHEMA_VERSION]
     assert counted["b1"]["fetchLines"] + counted["bb2"]["fetchLines"] == len(traffic.fetches) - len(
         traffic.summed
     )

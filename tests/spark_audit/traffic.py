@@ -82,6 +82,7 @@ class _Sidecar:
                 listener="main",
                 connection=CLIENTS.index(client),
                 client_id=client,
+                group=None,
                 api_version=self.random.choice((11, 13, 17)),
                 wait_ms=self.random.random() * 500,
                 total_ms=self.random.random() * 600,
@@ -124,7 +125,7 @@ def sum_empty(lines: list[LoggedFetch]) -> Iterator[EmptyLine]:
     """The sums of lines without records: by interval, connection, client, topic, result and reason."""
     groups: dict[tuple[object, ...], list[LoggedFetch]] = defaultdict(list)
     for line in lines:
-        who = *line.response[1:4], line.topic, line.topic_id
+        who = *line.response[1:5], line.topic, line.topic_id
         interval = line.response.ts // EMPTY_INTERVAL_MS
         groups[(interval, *who, line.result, line.reason)].append(line)
     for group in groups.values():
@@ -137,7 +138,7 @@ def sum_empty(lines: list[LoggedFetch]) -> Iterator[EmptyLine]:
         yield EmptyLine(
             last.response.ts,
             first.response.ts,
-            *first.response[1:4],
+            *first.response[1:5],
             first.topic,
             first.topic_id,
             first.result,

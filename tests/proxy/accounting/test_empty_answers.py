@@ -47,6 +47,7 @@ def key_of(connection: int = 1, topic: str = "orders", result: str = "hit") -> S
         "main",
         connection,
         "billing",
+        None,
         topic,
         bytes(16),
         result,
@@ -80,7 +81,7 @@ def test_each_connection_topic_and_result_has_a_sum(logged: Logged, other: SumKe
     for key in (key_of(), other, key_of()):
         logged.add(key, 0)
     logged.sums.close()
-    assert [(line[2:9], line.responses) for line in logged.lines] == [(key_of(), 2), (other, 1)]
+    assert [(line[2:10], line.responses) for line in logged.lines] == [(key_of(), 2), (other, 1)]
 
 
 @pytest.mark.parametrize("step_ms", [1, -1])
@@ -160,6 +161,6 @@ def test_each_partition_is_in_exactly_one_line(logged: Logged) -> None:
     for line in logged.lines:
         for lag, by_partition in line.counts.items():
             for partition, times in by_partition.items():
-                found[line[2:9], lag, partition] += times
+                found[line[2:10], lag, partition] += times
     assert found == added
     assert sum(line.responses for line in logged.lines) == 500
