@@ -472,12 +472,12 @@ class BlockCache:
         return clock
 
     @property
-    def reach_bytes(self) -> int | None:
-        """Bytes admitted since the oldest block's first batch was; None while nothing was evicted for room."""
-        if not any(self._a.evicted_blocks):
-            return None
-        reach: int = self._a.admitted_bytes - lib.fc_oldest_admitted(self._a)
-        return reach
+    def held_bytes(self) -> int | None:
+        """Bytes of the batches in it; None while none was evicted for room. Its mean over time is the size of the
+        FIFO of bytes that this cache is like (Little's law: each admitted byte stays for so many others).
+        """
+        held: int = self._a.live_bytes
+        return held if any(self._a.evicted_blocks) else None
 
     @property
     def generation(self) -> int:

@@ -119,7 +119,7 @@ class BlockLine(NamedTuple):
     began_bytes: int
     ended_bytes: int
     points: tuple[tuple[int, int], ...]
-    reach_bytes: int | None
+    held_bytes: int | None
 
 
 EmptyCounts = Mapping[int | None, Mapping[int, int]]
@@ -458,7 +458,7 @@ def cut_text(text: str | None) -> str | None:
 _BLOCK_FORMAT = (
     f'{{"v":{SCHEMA_VERSION},"type":"block","boot":"%s","ts":%d,"section":%d,%s,"baseOffset":%d'
     ',"nextOffset":%d,"bytes":%d,"source":"%s","admittedBytes":%d,"batches":%d,"beganBytes":%d,"endedBytes":%d'
-    ',"points":[%s],"reachBytes":%s}\n'
+    ',"points":[%s],"heldBytes":%s}\n'
 )
 
 
@@ -561,7 +561,7 @@ def format_block(boot: str, section: int, line: BlockValues) -> str:
         began,
         ended,
         points,
-        reach,
+        held,
     ) = line
     return _BLOCK_FORMAT % (
         boot,
@@ -577,7 +577,7 @@ def format_block(boot: str, section: int, line: BlockValues) -> str:
         began,
         ended,
         ",".join([f"{offset - base_offset},{clock - began}" for offset, clock in points]),
-        "null" if reach is None else reach,
+        "null" if held is None else held,
     )
 
 

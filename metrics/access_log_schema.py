@@ -293,9 +293,9 @@ BLOCK_FIELDS: Final[tuple[Field, ...]] = (
         since=3,
     ),
     Field(
-        "reachBytes",
+        "heldBytes",
         "integer",
-        "bytes stored since the first batch of the oldest block in the cache, null while it was never full",
+        "bytes of the batches in the cache, null while it was never full",
         "bytes",
         True,
         since=3,

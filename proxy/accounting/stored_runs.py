@@ -146,7 +146,7 @@ class StoredRuns:
                 row.run_began,
                 row.run_ended,
                 list_points(row),
-                self._cache.reach_bytes,
+                self._cache.held_bytes,
             )
         )
 

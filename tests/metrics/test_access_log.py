@@ -183,9 +183,9 @@ def test_a_block_is_one_line_of_the_schema() -> None:
     )
     block: Any = tuple(block_line())
     assert format_block("b1", 5, block) == format_block("b1", 5, block_line())
-    assert (line["batches"], line["points"], line["reachBytes"]) == (3, [10, 700], None)
-    full = json.loads(format_block("b1", 5, block_line(points=(), reach_bytes=5)))
-    assert (full["points"], full["reachBytes"]) == ([], 5)
+    assert (line["batches"], line["points"], line["heldBytes"]) == (3, [10, 700], None)
+    full = json.loads(format_block("b1", 5, block_line(points=(), held_bytes=5)))
+    assert (full["points"], full["heldBytes"]) == ([], 5)
 
 
 @given(

@@ -23,7 +23,7 @@ class Admitted:
     def __init__(self, limit=LIMIT):
         self.lines = []
         self.admitted_bytes = 0
-        self.reach_bytes = None
+        self.held_bytes = None
         self.runs = StoredRuns(stand_in(self), stand_in(self), limit * QUEUE_SHARE, RUN_ROWS)
 
     def put(self, line):
