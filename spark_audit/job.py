@@ -15,6 +15,9 @@ from pyspark.sql import functions as F
 
 from metrics.access_log_schema import EMPTY_INTERVAL_MS
 from spark_audit import tables
+from spark_audit.ages import build_ages, build_segments, find_log_starts, plan_salts
+from spark_audit.calibration import calibrate
+from spark_audit.profile import build_load
 from spark_audit.reading import (
     FileCount,
     Inputs,
@@ -74,6 +77,7 @@ class Findings:
     delays_by_topic: list[TableRow]
     admissions: list[TableRow]
     sizing: Sizing
+    topic_sizing: dict[str, Sizing]
     cache_size_bytes: int | None
     compared_boot: str | None
     comparison: list[Comparison]
@@ -111,7 +115,10 @@ def run(
     totals = _rows(tables.totals(facts))
     written = _write_tables(spark, planned, request.out / "tables", say)
     say("computing the sizing curve")
-    sizing = build_sizing(fetches, cache_size_bytes)
+    topics = _top(written["by_topic"], "topic")
+    sizing, topic_sizing = _build_curves(
+        lines, boots, cache_size_bytes, [row["topic"] for row in topics]
+    )
     _write_curve(spark, sizing, request.out / "tables")
     compared_boot, comparison = _compare(request.counters, boots, facts)
     return Findings(
@@ -121,7 +128,7 @@ def run(
         window_ms=window_ms,
         total=_rows(tables.hit_ratio(facts))[0],
         totals=_rows(written["totals"].orderBy("result", F.desc("bytes"), "reason")),
-        topics=_top(written["by_topic"], "topic"),
+        topics=topics,
         clients=_top(written["by_client"], "clientId"),
         partitions=_top(written["by_partition"], "topic", "partition"),
         topic_reasons=_list_topic_reasons(facts, totals),
@@ -139,6 +146,7 @@ def run(
             .orderBy("source")
         ),
         sizing=sizing,
+        topic_sizing=topic_sizing,
         cache_size_bytes=cache_size_bytes,
         compared_boot=compared_boot,
         comparison=comparison,
@@ -192,9 +200,29 @@ def _write_tables(
     return written
 
 
+def _build_curves(
+    lines: DataFrame, boots: list[TableRow], cache_size_bytes: int | None, topics: list[str]
+) -> tuple[Sizing, dict[str, Sizing]]:
+    """The sizing curve, and that of each of `topics`."""
+    fetches, blocks = good_lines(lines, "fetch"), good_lines(lines, "block")
+    load = build_load(blocks)
+    sizes = {boot["boot"]: boot["cacheSizeBytes"] for boot in boots}
+    calibration = calibrate(load.classes, sizes.get(load.boot), load.held_bytes)
+    starts = find_log_starts(lines.where(F.col("problem").isNull()))
+    salts = plan_salts(sum(boot["fetchLines"] for boot in boots))
+    segments = build_segments(blocks).persist()
+    ages = build_ages(tables.name_topics(fetches), segments, starts, salts)
+    curves = build_sizing(ages, calibration, cache_size_bytes, topics)
+    segments.unpersist()
+    return curves
+
+
 def _write_curve(spark: SparkSession, sizing: Sizing, directory: Path) -> None:
     rows = [(*point, sizing.hit_ratio(point.hit_bytes)) for point in sizing.points]
-    columns = "sizeBytes long, hitBytes long, hitPartitions long, hitRatioBytes double"
+    columns = (
+        "sizeBytes long, hitBytes long, hitPartitions long, heldBytes long, possibleBytes long,"
+        " hitRatioBytes double"
+    )
     path = locate(directory / "sizing_curve")
     spark.createDataFrame(rows, columns).coalesce(1).write.mode("overwrite").parquet(path)
 

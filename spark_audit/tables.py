@@ -59,6 +59,11 @@ def build_answered(fetches: DataFrame, empties: DataFrame) -> DataFrame:
     return lines.unionByName(sums)
 
 
+def name_topics(fetches: DataFrame) -> DataFrame:
+    """The same with the `topic` that tables show: its name, else its id, else UNKNOWN_TOPIC."""
+    return fetches.withColumn("topic", F.coalesce("topic", "topicId", F.lit(UNKNOWN_TOPIC)))
+
+
 def build_facts(answered: DataFrame, window_ms: int) -> DataFrame:
     """`answered` summed by everything that the other tables group by: small, worth caching."""
     return (
