@@ -156,7 +156,7 @@ def test_counters_are_those_of_the_lines_before_them_at_every_look(logged: Logge
             verdict = line["result"], line["reason"]
             before["partitions"][verdict] += line.get("partitions", 1)
             before["bytes"][verdict] += line.get("bytes", 0)
-    assert compared > 3
+    assert compared >= 2
     events = [line["event"] for line in logged.lines if line["type"] == "counters"]
     assert (events[0], events[-1]) == ("open", "close") and "scrape" in events
 
