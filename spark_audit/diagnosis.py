@@ -27,6 +27,11 @@ PAST_SHARE: Final = 0.5
 """A topic is written past Forebay if at least this share of its stored bytes was read back from the broker."""
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
+_WITHOUT_RIGHTS: Final = (
+    ("miss", "unauthorized-yet"),
+    ("miss", "unproven"),
+    ("pass", "unknown-topic"),
+)
 _MONTH_S: Final = 30 * 86_400
 _TOPICS_SHOWN: Final = 3
 
@@ -240,23 +245,21 @@ def diagnose_leases(evidence: Evidence) -> Iterable[Diagnosis]:
 
 def diagnose_rights(evidence: Evidence) -> Iterable[Diagnosis]:
     """Forebay may not read for itself, or is asked by connections that have shown no right yet."""
-    unproven, fresh = (
-        evidence.bytes_of("miss", "unproven"),
-        evidence.bytes_of("miss", "unauthorized-yet"),
-    )
-    size_bytes = sum(unproven.values()) + sum(fresh.values())
-    if not evidence.is_worth(size_bytes):
-        return
-    topics = {name: unproven.get(name, 0) + fresh.get(name, 0) for name in {*unproven, *fresh}}
-    yield Diagnosis(
-        "rights",
-        size_bytes,
-        f"Forebay could not show that memory may serve {show_bytes(size_bytes)} of {_name(topics)}: it has no right to"
-        " read there, or clients leave before theirs is known",
-        "listeners[].upstreamCredentials",
-        "a principal with READ on these topics",
-        "its own Fetches prove them and these bytes come from memory",
-    )
+    topics: dict[str, int] = defaultdict(int)
+    for verdict in _WITHOUT_RIGHTS:
+        for topic, size_bytes in evidence.bytes_of(*verdict).items():
+            topics[topic] += size_bytes
+    size_bytes = sum(topics.values())
+    if evidence.is_worth(size_bytes):
+        yield Diagnosis(
+            "rights",
+            size_bytes,
+            f"Forebay could not show that memory may serve {show_bytes(size_bytes)} of {_name(topics)}: it has no"
+            " right to read there, or clients leave before theirs is known",
+            "listeners[].upstreamCredentials",
+            "a principal with READ and DESCRIBE on these topics",
+            "its own Fetches prove them, and these bytes come from memory",
+        )
 
 
 def diagnose_writers(evidence: Evidence) -> Iterable[Diagnosis]:

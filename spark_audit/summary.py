@@ -64,7 +64,7 @@ def build_spared(findings: Findings) -> Spared:
     """What Forebay asked for: of all boots, by their `counters` lines; of one boot without them, by a scrape of it."""
     total, counters = findings.total, findings.counters
     own_bytes = None
-    if all(boot["upstreamLast"] is not None for boot in findings.boots):
+    if all(boot.get("upstreamLast") is not None for boot in findings.boots):
         own_bytes = sum(
             _own_bytes(boot["upstreamLast"]) - _own_bytes(boot["upstreamFirst"])
             for boot in findings.boots
