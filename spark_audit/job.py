@@ -8,7 +8,7 @@ bounded by TOP rows, WINDOWS windows or a closed set; the findings hold plain va
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -53,8 +53,9 @@ from spark_audit.sizing import Sizing, build_sizing
 TOP: Final = 15
 WINDOWS: Final = 240
 TOPIC_ROWS: Final = 20_000
+PERIOD_TOPICS: Final = 200
 OTHER_TOPICS: Final = "(other topics)"
-"""Stands for the topics beyond TOPIC_ROWS; no topic of Kafka can have this name."""
+"""Stands for the topics beyond TOPIC_ROWS or PERIOD_TOPICS; no topic of Kafka can have this name."""
 _WINDOW_SECONDS: Final = (1, 2, 5, 10, 30, 60, 120, 300, 900, 3600, 6 * 3600, 24 * 3600)
 
 TableRow = dict[str, Any]
@@ -76,6 +77,13 @@ class Request:
     prices: Prices = NO_PRICES
 
 
+class TopicPeriods(NamedTuple):
+    """Bytes over time: rows of (start in ms, topic, result, reason, bytes), each of `window_ms`, sorted."""
+
+    window_ms: int
+    rows: list[tuple[int, str, str, str, int]]
+
+
 @dataclass(frozen=True, slots=True)
 class Findings:
     """What the audit found: rows of the tables as plain dictionaries, in the order they are shown."""
@@ -90,6 +98,7 @@ class Findings:
     clients: list[TableRow]
     partitions: list[TableRow]
     topic_reasons: list[TableRow]
+    periods: TopicPeriods
     windows: list[TableRow]
     lag_bands: list[TableRow]
     latency: list[TableRow]
@@ -172,6 +181,7 @@ def run(
         clients=_top(written["by_client"], "clientId"),
         partitions=_top(written["by_partition"], "topic", "partition"),
         topic_reasons=topic_reasons,
+        periods=_list_periods(facts, window_ms, boots),
         windows=_rows(
             written["by_window"].orderBy(F.desc("windowMs")).limit(WINDOWS).orderBy("windowMs")
         ),
@@ -330,6 +340,24 @@ def _list_topic_reasons(facts: DataFrame, totals: list[TableRow]) -> list[TableR
         if size_bytes
     ]
     return sorted([*rows, *others], key=lambda row: (row["topic"], row["result"], row["reason"]))
+
+
+def _list_periods(facts: DataFrame, window_ms: int, boots: list[TableRow]) -> TopicPeriods:
+    """In at most about WINDOWS windows, for the largest PERIOD_TOPICS topics and all others together."""
+    span_ms = max(boot["lastMs"] for boot in boots) - min(boot["firstMs"] for boot in boots)
+    width_ms = window_ms * max(1, -(-span_ms // (window_ms * WINDOWS)))
+    largest = facts.groupBy("topic").agg(F.sum("bytes").alias("bytes"))
+    names = _rows(largest.orderBy(F.desc("bytes"), "topic").limit(PERIOD_TOPICS))
+    is_named = F.col("topic").isin(*(row["topic"] for row in names))
+    coarse = facts.where(F.col("bytes") > 0).withColumns(
+        {
+            "topic": F.when(is_named, F.col("topic")).otherwise(OTHER_TOPICS),
+            "startMs": F.col("windowMs") - F.col("windowMs") % F.lit(width_ms),
+        }
+    )
+    keys = ("startMs", "topic", "result", "reason")
+    rows = coarse.groupBy(*keys).agg(F.sum("bytes").alias("bytes")).orderBy(*keys).collect()
+    return TopicPeriods(width_ms, [tuple(row) for row in rows])
 
 
 def _rows(table: DataFrame) -> list[TableRow]:

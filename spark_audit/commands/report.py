@@ -87,13 +87,14 @@ def _audit(request: "Request", master: str | None) -> int:
 
 
 def write_report(findings: "Findings", out: Path) -> None:
-    """Write index.html, summary.json and topics.json, each replaced at once: a reader never sees half of one."""
+    """Write index.html and the JSON files, each replaced at once: a reader never sees half of one."""
     from spark_audit.page.report import build_page
     from spark_audit.summary import build_summary
 
     say("drawing the page")
     texts = {
         "topics.json": json.dumps(findings.topic_reasons, indent=0) + "\n",
+        "periods.json": json.dumps(findings.periods._asdict(), separators=(",", ":")) + "\n",
         "summary.json": json.dumps(build_summary(findings), indent=2) + "\n",
         "index.html": build_page(findings),
     }

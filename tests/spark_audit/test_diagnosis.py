@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from spark_audit.calibration import calibrate
 from spark_audit.diagnosis import (
     GIB,
     LEAST_SHARE,
@@ -22,19 +23,27 @@ from spark_audit.diagnosis import (
     round_size,
     write_size,
 )
-from spark_audit.sizing import CurvePoint, Sizing
+from spark_audit.sizing import Ages, CurvePoint, NeededSize, Sizing
 
 DAY_S = 86_400
 CURVE = Sizing(
     points=tuple(
-        CurvePoint(size_bytes, hit_bytes, 0)
+        CurvePoint(size_bytes, hit_bytes, 0, size_bytes, hit_bytes)
         for size_bytes, hit_bytes in ((GIB, 40 * GIB), (2 * GIB, 60 * GIB), (4 * GIB, 99 * GIB))
     ),
-    needed_bytes={0.9: 3 * GIB, 0.99: 4 * GIB - 1},
+    needed=(
+        NeededSize(0.9, 3 * GIB, 3 * GIB, 0.9, 0.9),
+        NeededSize(0.99, 4 * GIB - 1, 4 * GIB - 1, 0.99, 0.99),
+    ),
     known_bytes=100 * GIB,
+    never_bytes=0,
     unknown_bytes=0,
     known_partitions=1,
+    never_partitions=0,
     unknown_partitions=0,
+    calibration=calibrate([], None, None),
+    ages=Ages([]),
+    possible=Ages([]),
 )
 
 
@@ -139,4 +148,6 @@ def test_a_topic_s_need_and_what_a_gib_is_worth_to_it() -> None:
 
 
 def replace_points(sizing: Sizing, points: list[tuple[int, int]]) -> Sizing:
-    return sizing._replace(points=tuple(CurvePoint(*point, 0) for point in points))
+    return sizing._replace(
+        points=tuple(CurvePoint(size, hit, 0, size, hit) for size, hit in points)
+    )

@@ -11,7 +11,7 @@ from typing import Any
 
 from spark_audit.calibration import calibrate
 from spark_audit.diagnosis import Diagnosis, TopicNeed
-from spark_audit.job import Findings
+from spark_audit.job import Findings, TopicPeriods
 from spark_audit.reading import FileCount
 from spark_audit.reconcile import Comparison, Difference, Reconciliation, ScrapedCounters
 from spark_audit.sizing import Ages, Bucket, CurvePoint, NeededSize, Sizing
@@ -209,6 +209,7 @@ def build_findings() -> Findings:
         clients=_split(total, CLIENTS, "clientId"),
         partitions=partitions,
         topic_reasons=_list_reasons(topics),
+        periods=TopicPeriods(MINUTE_MS, _list_periods(windows)),
         windows=windows,
         lag_bands=lags,
         latency=[_latency("hit", 1.0), _latency("miss", 40.0)],
@@ -308,6 +309,17 @@ def _list_reasons(topics: list[dict[str, Any]]) -> list[dict[str, Any]]:
         {"topic": row["topic"], "result": result, "reason": reason, "bytes": row[f"{result}Bytes"]}
         for row in topics
         for result, reason in reasons.items()
+    ]
+
+
+def _list_periods(windows: list[dict[str, Any]]) -> list[tuple[int, str, str, str, int]]:
+    """Everything is of one topic, but in the first hour the misses, which are of another."""
+    half_ms = START_MS + 60 * MINUTE_MS
+    return [
+        (row["windowMs"], "orders" if kind == "hit" else late, kind, reason, row[f"{kind}Bytes"])
+        for row in windows
+        for kind, reason in (("hit", ""), ("miss", "evicted"))
+        for late in ["ledger.tx" if row["windowMs"] < half_ms else "orders"]
     ]
 
 
