@@ -66,7 +66,7 @@ def read(address: str, client_id: str, topic: str, end: int, first: int = 0) -> 
         reader = RawReader(client, topic)
         reader.offset = end
         reader.settle()
-        reader.offset = first
+        reader.offset, reader.max_bytes = first, 8 * RECORD_BYTES
         reader.read_to(end)
 
 
@@ -168,7 +168,7 @@ def run_without_rights(stage: Stage) -> None:
         for _ in range(48):
             producer.produce(topic, bytes(RECORD_BYTES), partition=0)
         assert producer.flush(60) == 0
-        for number in range(2):
+        for number in range(3):
             consumer = Consumer({**settings, "group.id": f"rightless-{number}"})
             consumer.assign([TopicPartition(topic, 0, 0)])
             got, deadline = 0, time.monotonic() + PATIENCE_S
