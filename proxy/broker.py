@@ -28,6 +28,7 @@ from proxy.fetch.sessions.cache import SessionCache, SessionLimits
 from proxy.fetch.wakeups import WakeupBatch
 from proxy.net.byte_budget import ByteBudget
 from proxy.net.tls_handshakes import Handshakes
+from proxy.partitions.partition_row import RUN_ROWS
 from proxy.partitions.table import Partitions
 from proxy.partitions.topics import Topics
 from proxy.produce.routes import PipelineCounts
@@ -80,7 +81,9 @@ class Broker:
         self.access_log = access_log
         self.stored_runs: StoredRuns | None = None
         if access_log is not None:
-            self.stored_runs = StoredRuns(access_log, cache, config.access_log.queue_lines)
+            self.stored_runs = StoredRuns(
+                access_log, cache, config.access_log.queue_lines, RUN_ROWS
+            )
         self.client_groups: ClientGroups | None = None
         if access_log is not None:
             self.client_groups = ClientGroups(config.limits.max_connections)

@@ -15,7 +15,9 @@ from pyspark.sql import functions as F
 
 from metrics.access_log_schema import EMPTY_INTERVAL_MS
 from spark_audit import tables
+from spark_audit.ages import build_ages, build_segments, find_log_starts, plan_salts
 from spark_audit.brokers import join_brokers
+from spark_audit.calibration import calibrate
 from spark_audit.diagnosis import (
     NO_PRICES,
     Diagnosis,
@@ -25,12 +27,15 @@ from spark_audit.diagnosis import (
     diagnose,
     plan_topic_needs,
 )
+from spark_audit.profile import build_load
 from spark_audit.reading import (
     FileCount,
     Inputs,
     count_files,
     count_problems,
+    escape_glob,
     good_lines,
+    locate,
     read_lines,
 )
 from spark_audit.reconcile import (
@@ -46,8 +51,6 @@ from spark_audit.sections import build_marks, build_sections, read_boot_logs
 from spark_audit.sizing import Sizing, build_sizing
 
 TOP: Final = 15
-SIZED_TOPICS: Final = 5
-"""Topics with a curve of their own, those with the most bytes."""
 WINDOWS: Final = 240
 TOPIC_ROWS: Final = 20_000
 OTHER_TOPICS: Final = "(other topics)"
@@ -94,6 +97,7 @@ class Findings:
     delays_by_topic: list[TableRow]
     admissions: list[TableRow]
     sizing: Sizing
+    topic_sizing: dict[str, Sizing]
     cache_size_bytes: int | None
     compared_boot: str | None
     comparison: list[Comparison]
@@ -106,10 +110,17 @@ class Findings:
     diagnoses: list[Diagnosis] = field(default_factory=list)
 
 
-def run(spark: SparkSession, request: Request, say: Callable[[str], None]) -> Findings:
-    """Read, compute, write the tables. NothingToRead: no fetch line could be read."""
+def run(
+    spark: SparkSession,
+    request: Request,
+    say: Callable[[str], None],
+    stored: DataFrame | None = None,
+) -> Findings:
+    """Read, compute, write the tables. `stored`: the lines of the inputs, if they were parsed before. NothingToRead: no
+    fetch line could be read.
+    """
     say(f"reading {len(request.inputs.files) + len(request.inputs.urls)} inputs")
-    lines = read_lines(spark, request.inputs).persist()
+    lines = (read_lines(spark, request.inputs) if stored is None else stored).persist()
     files, problems = count_files(lines, request.inputs), count_problems(lines)
     boots = _rows(tables.boots(lines.where(F.col("problem").isNull())).orderBy("firstMs", "boot"))
     if not any(boot["fetchLines"] or boot["emptyLines"] for boot in boots):
@@ -130,18 +141,14 @@ def run(spark: SparkSession, request: Request, say: Callable[[str], None]) -> Fi
     totals = _rows(tables.totals(facts))
     written = _write_tables(spark, planned, request.out / "tables", say)
     say("computing the sizing curve")
-    sizing = build_sizing(fetches, cache_size_bytes)
-    topics, topic_reasons = (
-        _top(written["by_topic"], "topic"),
-        _list_topic_reasons(facts, totals),
+    topics = _top(written["by_topic"], "topic")
+    sizing, topic_sizing = _build_curves(
+        lines, boots, cache_size_bytes, [row["topic"] for row in topics]
     )
     _write_curve(spark, sizing, request.out / "tables")
     reconciliations = _reconcile(request.counters, boots, facts, written["by_section"], lines)
     scraped = next((one for one in reconciliations if one.source == "scrape"), None)
-    topic_sizing = {
-        row["topic"]: _size_topic(fetches, row["topic"], cache_size_bytes)
-        for row in topics[:SIZED_TOPICS]
-    }
+    topic_reasons = _list_topic_reasons(facts, totals)
     topic_needs = plan_topic_needs(topic_sizing, cache_size_bytes)
     total = _rows(tables.hit_ratio(facts))[0]
     evidence = Evidence(
@@ -180,6 +187,7 @@ def run(spark: SparkSession, request: Request, say: Callable[[str], None]) -> Fi
             .orderBy("source")
         ),
         sizing=sizing,
+        topic_sizing=topic_sizing,
         cache_size_bytes=cache_size_bytes,
         compared_boot=scraped.boot if scraped else None,
         comparison=list(scraped.rows) if scraped else [],
@@ -240,16 +248,36 @@ def _write_tables(
     written = {}
     for name, table in planned.items():
         say(f"table {name}")
-        path = (directory / name).resolve().as_uri()
+        path = locate(directory / name)
         table.coalesce(1).write.mode("overwrite").parquet(path)
-        written[name] = spark.read.schema(table.schema).parquet(path)
+        written[name] = spark.read.schema(table.schema).parquet(escape_glob(path))
     return written
+
+
+def _build_curves(
+    lines: DataFrame, boots: list[TableRow], cache_size_bytes: int | None, topics: list[str]
+) -> tuple[Sizing, dict[str, Sizing]]:
+    """The sizing curve, and that of each of `topics`."""
+    fetches, blocks = good_lines(lines, "fetch"), good_lines(lines, "block")
+    load = build_load(blocks)
+    sizes = {boot["boot"]: boot["cacheSizeBytes"] for boot in boots}
+    calibration = calibrate(load.classes, sizes.get(load.boot), load.held_bytes)
+    starts = find_log_starts(lines.where(F.col("problem").isNull()))
+    salts = plan_salts(sum(boot["fetchLines"] for boot in boots))
+    segments = build_segments(blocks).persist()
+    ages = build_ages(tables.name_topics(fetches), segments, starts, salts)
+    curves = build_sizing(ages, calibration, cache_size_bytes, topics)
+    segments.unpersist()
+    return curves
 
 
 def _write_curve(spark: SparkSession, sizing: Sizing, directory: Path) -> None:
     rows = [(*point, sizing.hit_ratio(point.hit_bytes)) for point in sizing.points]
-    columns = "sizeBytes long, hitBytes long, hitPartitions long, hitRatioBytes double"
-    path = (directory / "sizing_curve").resolve().as_uri()
+    columns = (
+        "sizeBytes long, hitBytes long, hitPartitions long, heldBytes long, possibleBytes long,"
+        " hitRatioBytes double"
+    )
+    path = locate(directory / "sizing_curve")
     spark.createDataFrame(rows, columns).coalesce(1).write.mode("overwrite").parquet(path)
 
 
@@ -276,11 +304,6 @@ def _reconcile(
         }
         found.append(reconcile_old(boot, log, scrape))
     return found + [reconcile_boot(logs[boot["boot"]]) for boot in boots if boot["boot"] in logs]
-
-
-def _size_topic(fetches: DataFrame, topic: str, cache_size_bytes: int | None) -> Sizing:
-    named = F.coalesce("topic", "topicId", F.lit(tables.UNKNOWN_TOPIC))
-    return build_sizing(fetches.where(named == topic), cache_size_bytes)
 
 
 def _current_size(request: Request, boots: list[TableRow]) -> int | None:

@@ -57,9 +57,13 @@ def find_inputs(logs: Sequence[str]) -> Inputs:
 
 def read_lines(spark: SparkSession, inputs: Inputs) -> DataFrame:
     """Every line: the schema's fields, `file`, and `problem` (null for a good line)."""
-    paths = [f"file://{_escape(str(path))}" for path in inputs.files] + list(inputs.urls)
+    paths = [escape_glob(locate(path)) for path in inputs.files] + list(inputs.urls)
     reader = spark.read.option("ignoreCorruptFiles", "true").option("ignoreMissingFiles", "true")
-    text = reader.option("lineSep", "\n").text(paths)
+    return parse_lines(reader.option("lineSep", "\n").text(paths))
+
+
+def parse_lines(text: DataFrame) -> DataFrame:
+    """Lines of files, of a batch or of a stream: `value` in; the schema's fields, `file` and `problem` out."""
     parsed = text.select(
         F.from_json("value", build_line_struct(), {"columnNameOfCorruptRecord": CORRUPT}).alias(
             "line"
@@ -75,6 +79,16 @@ def good_lines(lines: DataFrame, line_type: str) -> DataFrame:
     """The good lines of one type, without the columns of the reading."""
     kept = lines.where(F.col("problem").isNull() & (F.col("type") == line_type))
     return kept.drop("problem", "file", "lineBytes", CORRUPT)
+
+
+def locate(path: Path) -> str:
+    """A file or folder of this machine as Spark writes to it, whatever its default file system is."""
+    return f"file://{path.resolve()}"
+
+
+def escape_glob(location: str) -> str:
+    """A location as Spark reads it: it takes every one for a glob pattern."""
+    return re.sub(r"([\\*?\[\]{}])", r"\\\1", location)
 
 
 def count_problems(lines: DataFrame) -> dict[str, int]:
@@ -119,11 +133,6 @@ def _is_incomplete(path: Path, read_bytes: int) -> bool:
 def _glob(pattern: str) -> list[Path]:
     path = Path(pattern)
     return list(Path(path.anchor or ".").glob(str(path.relative_to(path.anchor))))
-
-
-def _escape(path: str) -> str:
-    """Spark takes every path for a glob pattern."""
-    return re.sub(r"([\\*?\[\]{}])", r"\\\1", path)
 
 
 def _plain(uri: str) -> str:

@@ -140,11 +140,27 @@ def _sizing(findings: Findings, outlook: Outlook) -> dict[str, Any]:
         "bytes": sizing.total_bytes,
         "achievableBytes": sizing.known_bytes,
         "achievableRatioBytes": sizing.hit_ratio(sizing.known_bytes),
+        "neverStoredBytes": sizing.never_bytes,
+        "neverStoredPartitions": sizing.never_partitions,
         "unknownAgeBytes": sizing.unknown_bytes,
         "unknownAgePartitions": sizing.unknown_partitions,
+        "calibration": {
+            "factor": sizing.calibration.factor,
+            "measuredAtBytes": sizing.calibration.measured_at_bytes,
+        },
         "neededBytes": {
             f"{target:g}": size_bytes for target, size_bytes in sizing.needed_bytes.items()
         },
+        "needed": [
+            {
+                "target": one.target,
+                "sizeBytes": one.size_bytes,
+                "heldBytes": one.held_bytes,
+                "hitRatioBytes": one.hit_ratio,
+                "possibleHitRatioBytes": one.possible_ratio,
+            }
+            for one in sizing.needed
+        ],
         "admittedBytesPerSecond": outlook.admitted_bytes_per_s,
         "points": [
             {
@@ -152,6 +168,8 @@ def _sizing(findings: Findings, outlook: Outlook) -> dict[str, Any]:
                 "hitBytes": point.hit_bytes,
                 "hitPartitions": point.hit_partitions,
                 "hitRatioBytes": sizing.hit_ratio(point.hit_bytes),
+                "heldBytes": point.held_bytes,
+                "possibleHitRatioBytes": sizing.hit_ratio(point.possible_bytes),
             }
             for point in sizing.points
         ],

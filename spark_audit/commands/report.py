@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from spark_audit.reconcile import ScrapedCounters
 
 NEEDED_MODULES = ("pyspark",)
+OTHERS = ("diff",)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -45,6 +46,8 @@ def main(argv: Sequence[str]) -> int:
     inputs = find_inputs(arguments.logs)
     if not inputs.files and not inputs.urls:
         return fail(EXIT_NOTHING, f"no .jsonl or .jsonl.gz file in {' '.join(arguments.logs)}")
+    if arguments.follow and inputs.urls:
+        return fail(EXIT_USAGE, f"--follow reads files of this machine, not {inputs.urls[0]}")
     try:
         counters = tuple(_read_counters(path) for path in arguments.metrics)
         arguments.out.mkdir(parents=True, exist_ok=True)
@@ -56,14 +59,16 @@ def main(argv: Sequence[str]) -> int:
     window_ms = round(1000 * arguments.window) if arguments.window else None
     prices = Prices(arguments.gib_month, arguments.read_cost)
     request = Request(inputs, arguments.out, counters, arguments.cache_size, window_ms, prices)
+    if arguments.follow:
+        from spark_audit.commands.follow import follow
+
+        return follow(request, arguments.logs, arguments.master, arguments.every)
     return _audit(request, arguments.master)
 
 
 def _audit(request: "Request", master: str | None) -> int:
     from spark_audit.job import NothingToRead, run
-    from spark_audit.page.report import build_page
     from spark_audit.session import NotReady, open_session
-    from spark_audit.summary import build_summary
 
     say(f"starting Spark for {show_bytes(request.inputs.size_bytes)} of logs")
     try:
@@ -76,22 +81,34 @@ def _audit(request: "Request", master: str | None) -> int:
         return fail(EXIT_NOTHING, str(error))
     finally:
         spark.stop()
-    say("drawing the page")
-    summary = json.dumps(build_summary(findings), indent=2)
-    (request.out / "summary.json").write_text(summary + "\n", encoding="utf-8")
-    topics = json.dumps(findings.topic_reasons, indent=0)
-    (request.out / "topics.json").write_text(topics + "\n", encoding="utf-8")
-    (request.out / "index.html").write_text(build_page(findings), encoding="utf-8")
-    say(_describe(findings))
+    write_report(findings, request.out)
     sys.stdout.write(f"{request.out / 'index.html'}\n{request.out / 'summary.json'}\n")
     return EXIT_DONE
+
+
+def write_report(findings: "Findings", out: Path) -> None:
+    """Write index.html, summary.json and topics.json, each replaced at once: a reader never sees half of one."""
+    from spark_audit.page.report import build_page
+    from spark_audit.summary import build_summary
+
+    say("drawing the page")
+    texts = {
+        "topics.json": json.dumps(findings.topic_reasons, indent=0) + "\n",
+        "summary.json": json.dumps(build_summary(findings), indent=2) + "\n",
+        "index.html": build_page(findings),
+    }
+    for name, text in texts.items():
+        beside = out / f".{name}.new"
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(out / name)
+    say(_describe(findings))
 
 
 def _build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="forebay audit",
         description="Hit ratios, misses by reason and the sizing curve from Forebay's access logs.",
-        epilog=EXIT_CODES,
+        epilog=f"Other commands: forebay audit {' | '.join(OTHERS)} --help. {EXIT_CODES}",
     )
     parser.add_argument(
         "logs",
@@ -140,6 +157,18 @@ def _build_parser() -> argparse.ArgumentParser:
         type=seconds_argument,
         metavar="SECONDS",
         help="time window (default: by the log's span)",
+    )
+    parser.add_argument(
+        "--follow",
+        action="store_true",
+        help="go on as the logs grow, until SIGTERM or Ctrl-C; DIR/follow keeps what was read, also after a crash",
+    )
+    parser.add_argument(
+        "--every",
+        type=seconds_argument,
+        metavar="SECONDS",
+        default=60.0,
+        help="with --follow: time between two looks at the logs (default: 60)",
     )
     return parser
 
