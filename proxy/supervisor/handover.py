@@ -1,13 +1,15 @@
 """Handover: all that a worker is given by the supervisor, in a memory file that it inherits.
 
 Owns the file's format. Must not know what either process does with it. Invariants: the configuration
-of the start is read and checked once, by the supervisor; both processes are of one build.
+of the start is read and checked once, by the supervisor; both processes are of one build, and the
+supervisor alone writes the file, so that pickled objects are safe in it.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import pickle
 import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -60,7 +62,7 @@ class Handover:
     """`in_force`: where a reload leaves its configuration for later workers. `arguments`: those of
     `forebay serve`, by which the configuration is read again. `heartbeat`: descriptor of the pipe to
     the supervisor. `owner`: the supervisor's process id, the same for each of its workers.
-    `restarts`: workers replaced so far, by reason.
+    `restarts`: workers replaced so far, by reason. `version`: Forebay's own.
     """
 
     config: Config
@@ -70,12 +72,13 @@ class Handover:
     heartbeat: int
     owner: int
     restarts: Mapping[str, int]
+    version: str
 
 
 def write_handover(handover: Handover) -> int:
     """A descriptor to be inherited, from which `read_handover` reads. The caller closes it."""
     content = {
-        "config": handover.config.model_dump(mode="json", by_alias=True),
+        "config": handover.config,
         "inForce": handover.in_force.fd,
         "arguments": list(handover.arguments),
         "listeners": [list(map(socket.socket.fileno, one)) for one in handover.sockets.listeners],
@@ -83,10 +86,11 @@ def write_handover(handover: Handover) -> int:
         "heartbeat": handover.heartbeat,
         "owner": handover.owner,
         "restarts": dict(handover.restarts),
+        "version": handover.version,
     }
     fd = os.memfd_create("forebay-handover", 0)
     with os.fdopen(os.dup(fd), "wb") as file:
-        file.write(json.dumps(content).encode())
+        pickle.dump(content, file)
     return fd
 
 
@@ -95,21 +99,22 @@ def read_handover(fd: int) -> Handover:
     processes. Raises NoHandover.
     """
     try:
-        content = json.loads(os.pread(fd, LARGEST_BYTES, 0))
+        content = pickle.loads(os.pread(fd, LARGEST_BYTES, 0))
         os.close(fd)
         for inherited in (content["heartbeat"], content["inForce"]):
             os.set_inheritable(inherited, False)
         sockets = Sockets(tuple(map(_open, content["listeners"])), _open(content["admin"]))
         return Handover(
-            Config.model_validate(content["config"], by_alias=True, by_name=False),
+            content["config"],
             ConfigInForce(content["inForce"]),
             content["arguments"],
             sockets,
             content["heartbeat"],
             content["owner"],
             content["restarts"],
+            content["version"],
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except Exception as error:  # pickle raises of any kind
         raise NoHandover(f"descriptor {fd} holds no configuration: {error}") from error
 
 

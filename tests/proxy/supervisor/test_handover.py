@@ -29,13 +29,15 @@ def test_a_worker_reads_what_was_written() -> None:
     os.set_inheritable(writer, True)
     in_force, arguments = ConfigInForce(), ["serve", "--config", "forebay.yaml"]
     os.set_inheritable(in_force.fd, True)
-    written = Handover(config, in_force, arguments, sockets, writer, 4711, {"exit": 1, "hung": 2})
+    written = Handover(
+        config, in_force, arguments, sockets, writer, 4711, {"exit": 1, "hung": 2}, "1.2"
+    )
     fd = write_handover(written)
     assert os.get_inheritable(fd)
     read = read_handover(fd)
     assert read.config == config
     assert (read.heartbeat, read.owner, read.restarts) == (writer, 4711, {"exit": 1, "hung": 2})
-    assert (read.in_force.fd, read.arguments) == (in_force.fd, arguments)
+    assert (read.in_force.fd, read.arguments, read.version) == (in_force.fd, arguments, "1.2")
     assert not os.get_inheritable(in_force.fd)
     assert find_address(read.sockets.admin) == find_address(sockets.admin)
     assert read.sockets.listeners[0][0].fileno() == sockets.listeners[0][0].fileno()
