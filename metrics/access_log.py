@@ -156,6 +156,7 @@ class CountersLine(NamedTuple):
     upstream: Sequence[tuple[str, int]]
     would_hit_bytes: int
     lease_lapses: int
+    produced_bytes: int
     dropped_lines: int
     admitted_bytes: int
 
@@ -474,8 +475,8 @@ _EMPTY_FORMAT = (
 
 _COUNTERS_FORMAT = (
     f'{{"v":{SCHEMA_VERSION},"type":"counters","boot":"%s","ts":%d,"section":%d,"event":"%s","number":%d'
-    ',"results":[%s],"upstream":[%s],"wouldHitBytes":%d,"leaseLapses":%d,"droppedLines":%d'
-    ',"admittedBytes":%d}\n'
+    ',"results":[%s],"upstream":[%s],"wouldHitBytes":%d,"leaseLapses":%d,"producedBytes":%d'
+    ',"droppedLines":%d,"admittedBytes":%d}\n'
 )
 
 

@@ -338,6 +338,7 @@ COUNTERS_FIELDS: Final[tuple[Field, ...]] = (
     ),
     Field("wouldHitBytes", "integer", "as `forebay_fetch_would_hit_bytes_total`", "bytes"),
     Field("leaseLapses", "integer", "as `forebay_watch_lease_lapses_total`", "leases"),
+    Field("producedBytes", "integer", "bytes of Produce requests of clients", "bytes"),
     Field("droppedLines", "integer", "lines dropped so far in this boot", "lines"),
     Field("admittedBytes", "integer", "bytes stored so far, all partitions", "bytes"),
 )

@@ -9,6 +9,7 @@ seconds.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -116,7 +117,10 @@ class Broker:
         self.accounts = Accounts(self, lines)
         self.counter_lines: CounterLines | None = None
         if access_log is not None and lines is not None:
-            self.counter_lines = CounterLines(access_log, self.counters, cache, lines.empty, now)
+            settle = partial(self.pipeline_counts.settle, self.counters)
+            self.counter_lines = CounterLines(
+                access_log, self.counters, cache, lines.empty, now, settle
+            )
 
     def configure(self, config: Config) -> None:
         """Put a configuration in force for all that reads it at each use. Parts that keep a value have a method

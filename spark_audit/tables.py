@@ -212,6 +212,14 @@ def laggards(fetches: DataFrame) -> DataFrame:
     )
 
 
+def fresh_misses(fetches: DataFrame) -> DataFrame:
+    """Bytes of misses at most LAGGARD_MS behind, by topic."""
+    lag_ms = F.col("ts") - F.col("timestamp")
+    fresh = fetches.where((lag_ms < LAGGARD_MS) & (F.col("result") == "miss"))
+    named = fresh.withColumn("topic", F.coalesce("topic", "topicId", F.lit(UNKNOWN_TOPIC)))
+    return named.groupBy("topic").agg(F.sum("bytes").alias("bytes"))
+
+
 def stored(blocks: DataFrame) -> DataFrame:
     """Bytes stored by topic and source."""
     named = blocks.withColumn("topic", F.coalesce("topic", "topicId", F.lit(UNKNOWN_TOPIC)))
@@ -283,6 +291,7 @@ def boots(lines: DataFrame) -> DataFrame:
         F.min_by("upstream", "number").alias("upstreamFirst"),
         F.max_by("upstream", "number").alias("upstreamLast"),
         (F.max("leaseLapses") - F.min("leaseLapses")).alias("leaseLapses"),
+        (F.max("producedBytes") - F.min("producedBytes")).alias("producedBytes"),
         F.count(F.when(F.col("event") == "open", 1)).alias("filesOpened"),
         F.count(F.when(F.col("event") == "close", 1)).alias("filesClosed"),
         F.count(F.when(F.col("type") == "fetch", 1)).alias("fetchLines"),

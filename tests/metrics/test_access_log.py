@@ -507,7 +507,7 @@ def test_a_batch_ends_with_the_sum_by_which_it_names_many_partitions(
 
 def counters_line(number: int, event: str = "minute") -> CountersLine:
     results = [("hit", "", 7, 1 << 40, 2), ("miss", "cold", 1, 5, 0)]
-    return CountersLine(NOW_MS, event, number, results, [("watch", 9)], 3, 4, 5, 6)
+    return CountersLine(NOW_MS, event, number, results, [("watch", 9)], 3, 4, 8, 5, 6)
 
 
 def test_counters_are_one_line_of_the_schema() -> None:

@@ -108,7 +108,7 @@ async def test_heart_beats_while_the_arena_is_allocated(monkeypatch: pytest.Monk
     monkeypatch.setattr(app, "open_cache", open_slowly)
     reader, writer = os.pipe()
     in_force = ConfigInForce()
-    handover = Handover(config, in_force, (), bind_all(config), writer, 4711, {"exit": 1})
+    handover = Handover(config, in_force, (), bind_all(config), writer, 4711, {"exit": 1}, "0")
     serving = asyncio.create_task(app.serve(handover, LogQueue(io.BytesIO(), 10)))
     os.set_blocking(reader, False)
     beats = b""

@@ -50,11 +50,13 @@ CURVE = Sizing(
 def build_evidence(**changes: Any) -> Evidence:
     """100 GiB in a day from a cache of 1 GiB; nothing is wrong."""
     boot = {"firstMs": 0, "lastMs": 1000 * DAY_S, "leaseLapses": 0, "listeners": None}
+    boot["producedBytes"] = 60 * GIB
     healthy = Evidence(
         boots=[boot],
         total={"bytes": 100 * GIB},
         topic_reasons=[row("orders", "hit", "", 100 * GIB)],
         stored=[{"topic": "orders", "source": "produce", "bytes": 50 * GIB}],
+        fresh_misses=[],
         laggards=[],
         sizing=CURVE,
         topic_sizing={},
@@ -125,6 +127,30 @@ def test_leases_are_blamed_only_if_some_lapsed() -> None:
     boots = [{**build_evidence().boots[0], "leaseLapses": 12}]
     (one,) = diagnose(build_evidence(topic_reasons=lost, boots=boots))
     assert one.kind == "leases" and "12 times" in one.cause
+
+
+def test_writers_past_forebay_are_those_of_more_than_was_produced() -> None:
+    """A topic may be stored from the watch although its Produces pass Forebay."""
+    stored = [
+        {"topic": "orders", "source": "watch", "bytes": 50 * GIB},
+        {"topic": "past", "source": "watch", "bytes": 30 * GIB},
+        {"topic": "here", "source": "produce", "bytes": 9 * GIB},
+    ]
+    boot = {**build_evidence().boots[0], "producedBytes": 64 * GIB}
+    boot["listeners"] = [{"name": "main", "address": "broker-1:9092", "upstream": "b:19092"}]
+    (one,) = diagnose(build_evidence(stored=stored, boots=[boot]))
+    assert (one.kind, one.bytes) == ("writers", 25 * GIB)
+    assert "orders, past" in one.cause and "here" not in one.cause
+    assert "broker-1:9092" in one.value
+    older = [{**boot, "producedBytes": None}]
+    assert diagnose(build_evidence(stored=stored, boots=older)) == []
+
+
+def test_rights_are_missing_where_nothing_fresh_was_ever_stored() -> None:
+    fresh = [{"topic": name, "bytes": 20 * GIB} for name in ("orders", "secret")]
+    (one,) = diagnose(build_evidence(fresh_misses=fresh))
+    assert (one.kind, one.bytes) == ("rights", 20 * GIB)
+    assert "secret" in one.cause and "orders" not in one.cause
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def write_counted_log(directory: Path) -> list[ScrapedCounters]:
         number = len(scrapes) + 1
         ts = START_MS + 60_000 * number
         log.put_counters(
-            CountersLine(ts, event, number, results, [("watch", 9 * number)], 0, 0, 0, 0)
+            CountersLine(ts, event, number, results, [("watch", 9 * number)], 0, 0, 0, 0, 0)
         )
         scrapes.append(ScrapedCounters(totals, None, 0, {}, BOOT, number))
 
