@@ -126,7 +126,9 @@ def build_parser() -> argparse.ArgumentParser:
     _add_check(config.add_subparsers(metavar="COMMAND", required=True))
     arena = commands.add_parser("arena", help="look into a cache's memory")
     _add_inspect(arena.add_subparsers(metavar="COMMAND", required=True))
-    commands.add_parser("audit", help="hit ratios and the sizing curve from access logs")
+    commands.add_parser(
+        "audit", help="hit ratios and the sizing curve from access logs; what changed (audit diff)"
+    )
     return parser
 
 
