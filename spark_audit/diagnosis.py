@@ -123,9 +123,9 @@ def plan_topic_needs(topics: Mapping[str, Sizing], cache_size_bytes: int | None)
 
 
 def hit_bytes_at(sizing: Sizing, size_bytes: int) -> int:
-    """Bytes that the greatest drawn size up to `size_bytes` hits; 0 below the first."""
+    """Bytes that a cache of this size is known to hit."""
     within = [point.hit_bytes for point in sizing.points if point.size_bytes <= size_bytes]
-    return max(within, default=0)
+    return max([sizing.point_at(size_bytes).hit_bytes, *within])
 
 
 def diagnose(evidence: Evidence, prices: Prices = NO_PRICES) -> list[Diagnosis]:

@@ -39,7 +39,10 @@ COUNT: Final = ColumnKind(show_count)
 RATIO: Final = ColumnKind(show_ratio)
 MS: Final = ColumnKind(show_ms)
 SECONDS: Final = ColumnKind(show_duration)
-TIME: Final = ColumnKind(lambda time_ms: "–" if time_ms is None else show_time(time_ms))
+TIME: Final = ColumnKind(
+    lambda time_ms: "–" if time_ms is None else show_time(time_ms).removesuffix(" UTC")
+)
+"""The column's unit is UTC."""
 BAR: Final = ColumnKind(str)
 """Values are a Bar; the column is not sorted by."""
 

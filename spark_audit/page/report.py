@@ -490,8 +490,8 @@ def _reconciliation(findings: Findings) -> str:
         Column("boot"),
         Column("against"),
         Column("agrees"),
-        Column("from", TIME),
-        Column("until", TIME),
+        Column("from", TIME, "UTC"),
+        Column("until", TIME, "UTC"),
         Column("what was found"),
     )
     marked = [number for number, one in enumerate(findings.reconciliations) if one.agrees is False]
@@ -524,8 +524,8 @@ def _differences(findings: Findings) -> str:
     ]
     columns = (
         Column("boot"),
-        Column("from", TIME),
-        Column("until", TIME),
+        Column("from", TIME, "UTC"),
+        Column("until", TIME, "UTC"),
         Column("result"),
         Column("reason"),
         Column("partitions", COUNT, "log less counters"),
@@ -538,7 +538,8 @@ def _differences(findings: Findings) -> str:
 def _log(findings: Findings) -> str:
     lines = sum(file.lines for file in findings.files)
     incomplete = [file.path for file in findings.files if file.incomplete]
-    text = f"{show_count(lines)} lines in {show_count(len(findings.files))} files."
+    count = len(findings.files)
+    text = f"{show_count(lines)} lines in {show_count(count)} {'file' if count == 1 else 'files'}."
     if incomplete:
         text += f" Cut short: {', '.join(incomplete)}."
     boots = [
@@ -553,8 +554,8 @@ def _log(findings: Findings) -> str:
     ]
     columns = (
         Column("boot"),
-        Column("first line", TIME),
-        Column("last line", TIME),
+        Column("first line", TIME, "UTC"),
+        Column("last line", TIME, "UTC"),
         Column("schema version", COUNT),
         Column("fetch", COUNT, "lines"),
         Column("empty", COUNT, "lines"),
