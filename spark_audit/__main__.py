@@ -1,167 +1,26 @@
-"""`forebay audit LOGS --out DIR`: arguments in, tables, summary.json and index.html out.
+"""`forebay audit ...`: chooses the command.
 
-Owns the command line, its messages and exit codes: 0 done, 1 something is not installed, 2 wrong arguments, 3
-nothing to read. Must not know what is computed. Invariants: pyspark and matplotlib are imported only once
-arguments are good, so that their absence is a message; progress and errors go to stderr, the paths written to
-stdout; differences and unreadable lines are no failure.
+Owns the names of the commands. Must not know their arguments. Invariants: a first word that is no command's name
+belongs to the report, `forebay audit LOGS --out DIR`; a command's module is imported when it is asked for, so that
+what it needs may be missing for the others.
 """
 
-import argparse
-import json
+import importlib
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Final
 
-from spark_audit.units import scan_size, show_bytes, show_ratio
-
-if TYPE_CHECKING:
-    from spark_audit.job import Findings, Request
-    from spark_audit.reconcile import ScrapedCounters
-
-NEEDED_MODULES = ("pyspark", "matplotlib")
-EXIT_DONE, EXIT_NOT_READY, EXIT_USAGE, EXIT_NOTHING = 0, 1, 2, 3
+COMMANDS: Final[dict[str, str]] = {}
+"""A command's name -> the module whose `main(arguments)` runs it and returns the exit code."""
+REPORT: Final = "spark_audit.commands.report"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the audit; returns the exit code."""
-    parser = _build_parser()
-    arguments = parser.parse_args(argv)
-    missing = [name for name in NEEDED_MODULES if find_spec(name) is None]
-    if missing:
-        return _fail(
-            EXIT_NOT_READY,
-            f"{' and '.join(missing)} is not installed: pip install 'forebay[audit]'",
-        )
-    from spark_audit.reading import find_inputs
-
-    inputs = find_inputs(arguments.logs)
-    if not inputs.files and not inputs.urls:
-        return _fail(EXIT_NOTHING, f"no .jsonl or .jsonl.gz file in {' '.join(arguments.logs)}")
-    try:
-        counters = _read_counters(arguments.metrics)
-        arguments.out.mkdir(parents=True, exist_ok=True)
-    except (OSError, ValueError) as error:
-        return _fail(EXIT_USAGE, str(error))
-    from spark_audit.job import Request
-
-    window_ms = round(1000 * arguments.window) if arguments.window else None
-    request = Request(inputs, arguments.out, counters, arguments.cache_size, window_ms)
-    return _audit(request, arguments.master)
-
-
-def _audit(request: "Request", master: str | None) -> int:
-    from spark_audit.job import NothingToRead, run
-    from spark_audit.report import build_page
-    from spark_audit.session import NotReady, open_session
-    from spark_audit.summary import build_summary
-
-    _say(f"starting Spark for {show_bytes(request.inputs.size_bytes)} of logs")
-    try:
-        spark = open_session(master, request.inputs.size_bytes)
-    except NotReady as error:
-        return _fail(EXIT_NOT_READY, str(error))
-    try:
-        findings = run(spark, request, _say)
-    except NothingToRead as error:
-        return _fail(EXIT_NOTHING, str(error))
-    finally:
-        spark.stop()
-    _say("drawing the page")
-    summary = json.dumps(build_summary(findings), indent=2)
-    (request.out / "summary.json").write_text(summary + "\n", encoding="utf-8")
-    (request.out / "index.html").write_text(build_page(findings), encoding="utf-8")
-    _say(_describe(findings))
-    sys.stdout.write(f"{request.out / 'index.html'}\n{request.out / 'summary.json'}\n")
-    return EXIT_DONE
-
-
-def _build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="forebay audit",
-        description="Hit ratios, misses by reason and the sizing curve from Forebay's access logs.",
-        epilog="exit codes: 0 done, 1 Java or a package is missing, 2 wrong arguments, 3 nothing to read",
-    )
-    parser.add_argument(
-        "logs",
-        nargs="+",
-        metavar="LOGS",
-        help="directory, file, glob pattern or URL of .jsonl[.gz]",
-    )
-    parser.add_argument(
-        "--out",
-        required=True,
-        type=Path,
-        metavar="DIR",
-        help="where tables and the page are written",
-    )
-    parser.add_argument(
-        "--master", metavar="URL", help="Spark master (default: this machine's cores)"
-    )
-    parser.add_argument(
-        "--metrics", type=Path, metavar="FILE", help="a saved answer of /metrics to compare with"
-    )
-    parser.add_argument(
-        "--cache-size", type=_size, metavar="SIZE", help="cache size to mark, such as 512MiB"
-    )
-    parser.add_argument(
-        "--window",
-        type=_seconds,
-        metavar="SECONDS",
-        help="time window (default: by the log's span)",
-    )
-    return parser
-
-
-def _size(text: str) -> int:
-    try:
-        size_bytes = scan_size(text)
-    except ValueError:
-        size_bytes = 0
-    if size_bytes <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size such as 512MiB")
-    return size_bytes
-
-
-def _seconds(text: str) -> float:
-    try:
-        time_s = float(text)
-    except ValueError:
-        time_s = 0
-    if not 0.001 <= time_s <= 366 * 86_400:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 0.001 to a year")
-    return time_s
-
-
-def _read_counters(path: Path | None) -> "ScrapedCounters | None":
-    from spark_audit.reconcile import scan_counters
-
-    if path is None:
-        return None
-    try:
-        return scan_counters(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
-
-
-def _describe(findings: "Findings") -> str:
-    total = findings.total
-    text = f"{show_ratio(total['hitRatioBytes'])} of {show_bytes(total['bytes'])} came from memory"
-    if findings.counters is not None:
-        agrees = all(row.agrees for row in findings.comparison)
-        text += "; log and counters " + ("agree" if agrees else "differ, see the page")
-    return text
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"forebay audit: {text}\n")
-    sys.stderr.flush()
-
-
-def _fail(code: int, text: str) -> int:
-    _say(text)
-    return code
+    """Run the command that `argv` names (None: the process's arguments); returns the exit code."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    name = COMMANDS.get(given[0]) if given else None
+    command = importlib.import_module(name or REPORT)
+    return int(command.main(given[1:] if name else given))
 
 
 if __name__ == "__main__":

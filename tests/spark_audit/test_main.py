@@ -1,13 +1,15 @@
 """The command line: what it says and how it ends when something is wrong."""
 
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from pyspark.sql import SparkSession
 
 from metrics.collector import Exposition, Sample
 from spark_audit import __main__ as command
-from spark_audit import session
+from spark_audit import console, session
 from spark_audit.session import (
     GOOD_RELEASES,
     Java,
@@ -54,7 +56,7 @@ def test_an_audit_from_the_command_line(
 
 
 def test_nothing_to_read_is_said(tmp_path: Path, capsys) -> None:
-    assert command.main([str(tmp_path), "--out", str(tmp_path / "out")]) == command.EXIT_NOTHING
+    assert command.main([str(tmp_path), "--out", str(tmp_path / "out")]) == console.EXIT_NOTHING
     assert "no .jsonl or .jsonl.gz file" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
@@ -62,8 +64,8 @@ def test_nothing_to_read_is_said(tmp_path: Path, capsys) -> None:
 def test_a_missing_package_is_said_with_what_to_install(
     monkeypatch, tmp_path: Path, capsys
 ) -> None:
-    monkeypatch.setattr(command, "find_spec", lambda name: None if name == "pyspark" else object())
-    assert command.main([str(tmp_path), "--out", str(tmp_path / "out")]) == command.EXIT_NOT_READY
+    monkeypatch.setattr(console, "find_spec", lambda name: None if name == "pyspark" else object())
+    assert command.main([str(tmp_path), "--out", str(tmp_path / "out")]) == console.EXIT_NOT_READY
     assert "pyspark is not installed: pip install 'forebay[audit]'" in capsys.readouterr().err
 
 
@@ -76,7 +78,7 @@ def test_a_file_that_holds_no_counters_is_refused(tmp_path: Path, capsys) -> Non
         "--metrics",
         str(tmp_path / "a.jsonl"),
     ]
-    assert command.main(arguments) == command.EXIT_USAGE
+    assert command.main(arguments) == console.EXIT_USAGE
     assert "a.jsonl: no forebay_fetch_partitions_total" in capsys.readouterr().err
 
 
@@ -86,7 +88,24 @@ def test_a_file_that_holds_no_counters_is_refused(tmp_path: Path, capsys) -> Non
 def test_wrong_arguments_end_with_usage(tmp_path: Path, wrong: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         command.main([str(tmp_path), "--out", str(tmp_path), *wrong])
-    assert ended.value.code == command.EXIT_USAGE
+    assert ended.value.code == console.EXIT_USAGE
+
+
+def test_the_first_word_chooses_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[list[str]] = []
+    module = ModuleType("other")
+
+    def run(arguments: list[str]) -> int:
+        given.append(arguments)
+        return 3
+
+    monkeypatch.setattr(module, "main", run, raising=False)
+    monkeypatch.setitem(sys.modules, "other", module)
+    monkeypatch.setitem(command.COMMANDS, "weigh", "other")
+    assert command.main(["weigh", "a", "--help"]) == 3
+    monkeypatch.setattr(command, "REPORT", "other")
+    assert command.main(["./weigh", "--out", "b"]) == 3
+    assert given == [["a", "--help"], ["./weigh", "--out", "b"]]
 
 
 @pytest.mark.parametrize(

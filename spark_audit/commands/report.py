@@ -1,0 +1,142 @@
+"""`forebay audit LOGS --out DIR`: arguments in, tables, summary.json and index.html out.
+
+Owns the report's arguments, its messages and what it writes. Must not know what is computed. Invariants: pyspark and
+matplotlib are imported only once arguments are good, so that their absence is a message; progress and errors go to
+stderr, the paths written to stdout; differences and unreadable lines are no failure.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spark_audit.console import (
+    EXIT_CODES,
+    EXIT_DONE,
+    EXIT_NOT_READY,
+    EXIT_NOTHING,
+    EXIT_USAGE,
+    describe_missing,
+    fail,
+    say,
+    seconds_argument,
+    size_argument,
+)
+from spark_audit.units import show_bytes, show_ratio
+
+if TYPE_CHECKING:
+    from spark_audit.job import Findings, Request
+    from spark_audit.reconcile import ScrapedCounters
+
+NEEDED_MODULES = ("pyspark", "matplotlib")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the audit; returns the exit code."""
+    arguments = _build_parser().parse_args(argv)
+    missing = describe_missing(NEEDED_MODULES)
+    if missing:
+        return fail(EXIT_NOT_READY, missing)
+    from spark_audit.reading import find_inputs
+
+    inputs = find_inputs(arguments.logs)
+    if not inputs.files and not inputs.urls:
+        return fail(EXIT_NOTHING, f"no .jsonl or .jsonl.gz file in {' '.join(arguments.logs)}")
+    try:
+        counters = _read_counters(arguments.metrics)
+        arguments.out.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        return fail(EXIT_USAGE, str(error))
+    from spark_audit.job import Request
+
+    window_ms = round(1000 * arguments.window) if arguments.window else None
+    request = Request(inputs, arguments.out, counters, arguments.cache_size, window_ms)
+    return _audit(request, arguments.master)
+
+
+def _audit(request: "Request", master: str | None) -> int:
+    from spark_audit.job import NothingToRead, run
+    from spark_audit.report import build_page
+    from spark_audit.session import NotReady, open_session
+    from spark_audit.summary import build_summary
+
+    say(f"starting Spark for {show_bytes(request.inputs.size_bytes)} of logs")
+    try:
+        spark = open_session(master, request.inputs.size_bytes)
+    except NotReady as error:
+        return fail(EXIT_NOT_READY, str(error))
+    try:
+        findings = run(spark, request, say)
+    except NothingToRead as error:
+        return fail(EXIT_NOTHING, str(error))
+    finally:
+        spark.stop()
+    say("drawing the page")
+    summary = json.dumps(build_summary(findings), indent=2)
+    (request.out / "summary.json").write_text(summary + "\n", encoding="utf-8")
+    (request.out / "index.html").write_text(build_page(findings), encoding="utf-8")
+    say(_describe(findings))
+    sys.stdout.write(f"{request.out / 'index.html'}\n{request.out / 'summary.json'}\n")
+    return EXIT_DONE
+
+
+def _build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="forebay audit",
+        description="Hit ratios, misses by reason and the sizing curve from Forebay's access logs.",
+        epilog=EXIT_CODES,
+    )
+    parser.add_argument(
+        "logs",
+        nargs="+",
+        metavar="LOGS",
+        help="directory, file, glob pattern or URL of .jsonl[.gz]",
+    )
+    parser.add_argument(
+        "--out",
+        required=True,
+        type=Path,
+        metavar="DIR",
+        help="where tables and the page are written",
+    )
+    parser.add_argument(
+        "--master", metavar="URL", help="Spark master (default: this machine's cores)"
+    )
+    parser.add_argument(
+        "--metrics", type=Path, metavar="FILE", help="a saved answer of /metrics to compare with"
+    )
+    parser.add_argument(
+        "--cache-size",
+        type=size_argument,
+        metavar="SIZE",
+        help="cache size to mark, such as 512MiB",
+    )
+    parser.add_argument(
+        "--window",
+        type=seconds_argument,
+        metavar="SECONDS",
+        help="time window (default: by the log's span)",
+    )
+    return parser
+
+
+def _read_counters(path: Path | None) -> "ScrapedCounters | None":
+    from spark_audit.reconcile import scan_counters
+
+    if path is None:
+        return None
+    try:
+        return scan_counters(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _describe(findings: "Findings") -> str:
+    total = findings.total
+    text = f"{show_ratio(total['hitRatioBytes'])} of {show_bytes(total['bytes'])} came from memory"
+    if findings.counters is not None:
+        agrees = all(row.agrees for row in findings.comparison)
+        text += "; log and counters " + ("agree" if agrees else "differ, see the page")
+    return text
