@@ -287,7 +287,7 @@ def run_audit(arguments: Sequence[str]) -> int:
         audit = importlib.import_module(AUDIT)
         return int(audit.main(list(arguments)) or OK)
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("pyspark", "py4j", "matplotlib", "numpy"):
+        if (error.name or "").partition(".")[0] not in ("pyspark", "py4j"):
             raise
         print(
             f"forebay audit: {error.name} is missing; install it with: pip install 'forebay[audit]'",

@@ -28,6 +28,9 @@ from spark_audit.sizing import Sizing, build_sizing
 
 TOP: Final = 15
 WINDOWS: Final = 240
+TOPIC_ROWS: Final = 20_000
+OTHER_TOPICS: Final = "(other topics)"
+"""Stands for the topics beyond TOPIC_ROWS; no topic of Kafka can have this name."""
 _WINDOW_SECONDS: Final = (1, 2, 5, 10, 30, 60, 120, 300, 900, 3600, 6 * 3600, 24 * 3600)
 
 TableRow = dict[str, Any]
@@ -61,6 +64,7 @@ class Findings:
     topics: list[TableRow]
     clients: list[TableRow]
     partitions: list[TableRow]
+    topic_reasons: list[TableRow]
     windows: list[TableRow]
     lag_bands: list[TableRow]
     latency: list[TableRow]
@@ -95,6 +99,7 @@ def run(spark: SparkSession, request: Request, say: Callable[[str], None]) -> Fi
     cache_size_bytes = _current_size(request, boots)
     facts = tables.build_facts(answered, window_ms).persist()
     planned = _plan_tables(facts, answered, fetches, blocks, window_ms)
+    totals = _rows(tables.totals(facts))
     written = _write_tables(spark, planned, request.out / "tables", say)
     say("computing the sizing curve")
     sizing = build_sizing(fetches, cache_size_bytes)
@@ -110,6 +115,7 @@ def run(spark: SparkSession, request: Request, say: Callable[[str], None]) -> Fi
         topics=_top(written["by_topic"], "topic"),
         clients=_top(written["by_client"], "clientId"),
         partitions=_top(written["by_partition"], "topic", "partition"),
+        topic_reasons=_list_topic_reasons(facts, totals),
         windows=_rows(
             written["by_window"].orderBy(F.desc("windowMs")).limit(WINDOWS).orderBy("windowMs")
         ),
@@ -207,6 +213,23 @@ def _current_size(request: Request, boots: list[TableRow]) -> int | None:
 
 def _top(table: DataFrame, *keys: str, by: str = "bytes") -> list[TableRow]:
     return _rows(table.orderBy(F.desc(by), *keys).limit(TOP))
+
+
+def _list_topic_reasons(facts: DataFrame, totals: list[TableRow]) -> list[TableRow]:
+    """Bytes by topic, result and reason, sorted: the largest rows, and the rest of each result and reason as the topic
+    OTHER_TOPICS, so that the rows add up to `totals`.
+    """
+    by_topic = tables.totals(facts, "topic").select("topic", "result", "reason", "bytes")
+    rows = _rows(by_topic.orderBy(F.desc("bytes"), "topic", "result", "reason").limit(TOPIC_ROWS))
+    rest = {(row["result"], row["reason"]): row["bytes"] for row in totals}
+    for row in rows:
+        rest[row["result"], row["reason"]] -= row["bytes"]
+    others = [
+        {"topic": OTHER_TOPICS, "result": result, "reason": reason, "bytes": size_bytes}
+        for (result, reason), size_bytes in rest.items()
+        if size_bytes
+    ]
+    return sorted([*rows, *others], key=lambda row: (row["topic"], row["result"], row["reason"]))
 
 
 def _rows(table: DataFrame) -> list[TableRow]:

@@ -35,6 +35,12 @@ def show_ratio(ratio: float | None) -> str:
     return f"{100 * ratio:.1f} %" if 0 < ratio < 1 else f"{100 * ratio:.0f} %"
 
 
+def show_points(share: float, is_signed: bool = False) -> str:
+    """A difference of two ratios in percentage points: `4.2 points`, `+0.3 points`. What rounds to 0 has no sign."""
+    number = f"{100 * share:+.1f}" if is_signed else f"{100 * share:.1f}"
+    return f"{number.lstrip('+-') if float(number) == 0 else number} points"
+
+
 def show_count(number: int | None) -> str:
     """`1,234,567`."""
     return _DASH if number is None else f"{number:,}"

@@ -1,9 +1,9 @@
-"""The demo's clients: a backlog, a producer on a schedule, tailing groups, a reader from the beginning.
+"""The demo's clients: a backlog, a producer on a schedule, tailing groups, a reader from the beginning, loaders.
 
 Owns the clients (aiokafka, as an application would use it) and their latencies, counted from when a record
 was *due*, so that a stall counts for every record it delays. Must not know Forebay: the two ways differ in
 their bootstrap address and topic alone. Invariants: the groups stand at the end of their topic before the
-first record is due; every record sent is received by every group of its way, else LoadFailed.
+first record is due; every record sent is received by every group of its way, loaders included, else LoadFailed.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from struct import Struct
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
-from bench.demo.plan import DIRECT, MIB, REPLAY, THROUGH, Sizes, Slice
+from bench.demo.plan import DIRECT, LOADERS, MIB, REPLAY, THROUGH, Sizes, Slice, plan_periods_s
 from bench.demo.progress import Progress
 from bench.demo.result import percentile
 
@@ -25,6 +25,7 @@ SHOW_S = 0.5
 POLL_MS = 500
 REPLAY_CLIENT = "replay"
 TAIL_CLIENT = "tail-"
+LOADER_CLIENT = "loader-"
 
 
 class LoadFailed(RuntimeError):
@@ -54,6 +55,41 @@ class Way:
         ]
 
 
+class Loader:
+    """A group that reads all there is, rests for `period_s`, and reads again, as a warehouse's loader does."""
+
+    def __init__(self, number: int, period_s: float, bootstrap: str, topic: str) -> None:
+        self.period_s = period_s
+        self.received = 0
+        self.consumer = AIOKafkaConsumer(
+            topic,
+            bootstrap_servers=bootstrap,
+            client_id=f"{LOADER_CLIENT}{number}",
+            group_id=f"loader-{number}-{topic}",
+            auto_offset_reset="latest",
+        )
+
+    async def run(self, ended: asyncio.Event) -> None:
+        """Batches until `ended`, and a last one that reads what was sent before it."""
+        while True:
+            is_last = ended.is_set()
+            await self._read_batch()
+            if is_last:
+                return
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(ended.wait(), self.period_s)
+
+    async def _read_batch(self) -> None:
+        """Up to what is the end when it begins."""
+        consumer, partitions = self.consumer, list(self.consumer.assignment())
+        ends = await consumer.end_offsets(partitions)
+        consumer.resume(*partitions)
+        while any([await consumer.position(one) < ends[one] for one in partitions]):
+            fetched = await consumer.getmany(timeout_ms=POLL_MS)
+            self.received += sum(map(len, fetched.values()))
+        consumer.pause(*partitions)
+
+
 class Load:
     """One run of the clients. `latencies_ms`: a slice's label -> one number for each record and group."""
 
@@ -63,19 +99,30 @@ class Load:
         self.latencies_ms: dict[str, list[float]] = {part.label: [] for part in slices}
         self.replayed_bytes = 0
         self._progress = progress
-        self._payload = os.urandom(sizes.record_bytes - STAMP.size)
+        self._payload = os.urandom(max(sizes.record_bytes, sizes.load_record_bytes) - STAMP.size)
         self._ways: dict[str, Way] = {}
+        self._loaders: list[Loader] = []
+        self._ended = asyncio.Event()
 
     async def run(self, addresses: dict[str, tuple[str, str]]) -> None:
         """`addresses`: a way's name -> bootstrap servers, topic. LoadFailed: records went missing."""
         self._ways = {name: Way(name, *where, self.sizes) for name, where in addresses.items()}
         bootstrap, topic = addresses[THROUGH]
+        self._loaders = [
+            Loader(number, period_s, bootstrap, topic)
+            for number, period_s in enumerate(plan_periods_s(self.slices), 1)
+        ]
         await self._fill(addresses[DIRECT][0], topic)  # from a time before Forebay
         async with contextlib.AsyncExitStack() as stack:
             self._progress.step(f"{self.sizes.groups} tailing groups join, on either way")
             for way in self._ways.values():
                 await stack.enter_async_context(_started(way.producer))
-            await asyncio.gather(*(self._join(stack, way) for way in self._ways.values()))
+            groups = [tail for way in self._ways.values() for tail in way.tails]
+            groups += [loader.consumer for loader in self._loaders]
+            for consumer in await asyncio.gather(*map(_join_one, groups)):
+                stack.push_async_callback(consumer.stop)
+            for loader in self._loaders:
+                loader.consumer.pause(*loader.consumer.assignment())
             readers = [
                 asyncio.create_task(self._tail(way, number))
                 for way in self._ways.values()
@@ -84,7 +131,11 @@ class Load:
             stack.push_async_callback(_cancel, readers)
             shown = asyncio.create_task(self._show())
             stack.push_async_callback(_cancel, [shown])
-            await asyncio.gather(self._produce(), self._replay(bootstrap, topic))
+            await asyncio.gather(
+                self._produce(),
+                self._replay(bootstrap, topic),
+                *(self._load(loader) for loader in self._loaders),
+            )
             await self._drain(readers)
             self._progress.clear()
 
@@ -99,16 +150,11 @@ class Load:
             linger_ms=5,
             max_batch_size=32 * self.sizes.record_bytes,
         )
-        value = STAMP.pack(0, 0) + self._payload
+        value = STAMP.pack(0, 0) + self._payload[: self.sizes.record_bytes - STAMP.size]
         async with _started(filler):
             for number in range(count):
                 await filler.send(topic, value, partition=number % self.sizes.partitions)
             await filler.flush()
-
-    async def _join(self, stack: contextlib.AsyncExitStack, way: Way) -> None:
-        """All groups of a way stand at the end."""
-        for tail in await asyncio.gather(*(_join_one(tail) for tail in way.tails)):
-            stack.push_async_callback(tail.stop)
 
     async def _produce(self) -> None:
         """Send each record when it is due, on the way of its slice."""
@@ -116,21 +162,36 @@ class Load:
             f"{self.sizes.rate} records of {self.sizes.record_bytes} bytes a second, "
             "with and without Forebay by turns"
         )
-        interval_ns = 1_000_000_000 // self.sizes.rate
         start_ns = time.monotonic_ns()
-        number = 0
         for index, part in enumerate(self.slices):
-            way, end_ns = self._ways[part.way], start_ns + round(part.end_s * 1e9)
-            while (due_ns := start_ns + number * interval_ns) < end_ns:
-                delay_s = (due_ns - time.monotonic_ns()) / 1e9
-                if delay_s > 0:
-                    await asyncio.sleep(delay_s)
-                value = STAMP.pack(due_ns, index) + self._payload
-                await way.producer.send(way.topic, value, partition=number % self.sizes.partitions)
-                way.sent += 1
-                number += 1
+            if part.label == LOADERS:
+                self._progress.step(f"{len(self._loaders)} loaders read in batches")
+            await self._produce_slice(index, part, start_ns)
         for way in self._ways.values():
             await way.producer.flush()
+        self._ended.set()
+
+    async def _produce_slice(self, index: int, part: Slice, start_ns: int) -> None:
+        """The records that are due in one slice; `start_ns`: when the first slice began."""
+        way, sizes = self._ways[part.way], self.sizes
+        is_load = part.label == LOADERS
+        interval_ns = 1_000_000_000 // (sizes.load_rate if is_load else sizes.rate)
+        size_bytes = sizes.load_record_bytes if is_load else sizes.record_bytes
+        payload = self._payload[: size_bytes - STAMP.size]
+        due_ns, end_ns = (start_ns + round(at_s * 1e9) for at_s in (part.start_s, part.end_s))
+        while due_ns < end_ns:
+            delay_s = (due_ns - time.monotonic_ns()) / 1e9
+            if delay_s > 0:
+                await asyncio.sleep(delay_s)
+            value = STAMP.pack(due_ns, index) + payload
+            await way.producer.send(way.topic, value, partition=way.sent % sizes.partitions)
+            way.sent += 1
+            due_ns += interval_ns
+
+    async def _load(self, loader: Loader) -> None:
+        """One loader, in the slice of the loaders."""
+        await asyncio.sleep(next(part.start_s for part in self.slices if part.label == LOADERS))
+        await loader.run(self._ended)
 
     async def _tail(self, way: Way, number: int) -> None:
         consumer = way.tails[number]
@@ -173,10 +234,16 @@ class Load:
                     reader.result()
             ways = self._ways.values()
             if all(count == way.sent for way in ways for count in way.received):
-                return
+                break
             await asyncio.sleep(0.05)
-        said = "; ".join(f"{way.name}: {way.sent} sent, {way.received} received" for way in ways)
-        raise LoadFailed(f"the tailing groups did not receive what was sent: {said}")
+        else:
+            said = "; ".join(
+                f"{way.name}: {way.sent} sent, {way.received} received" for way in ways
+            )
+            raise LoadFailed(f"the tailing groups did not receive what was sent: {said}")
+        loaded, sent = [loader.received for loader in self._loaders], self._ways[THROUGH].sent
+        if any(count != sent for count in loaded):
+            raise LoadFailed(f"the loaders received {loaded} records of {sent}")
 
     async def _show(self) -> None:
         whole_s, start = self.slices[-1].end_s, time.monotonic()

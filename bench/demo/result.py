@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from bench.demo.plan import DIRECT, MIB, REPLAY, THROUGH
+from bench.demo.plan import DIRECT, LOADERS, MIB, REPLAY, THROUGH
 
 WANTED_RATIO = 0.99
-LABELS = (DIRECT, THROUGH, REPLAY)
+LABELS = (DIRECT, THROUGH, REPLAY, LOADERS)
 
 
 class Latency(NamedTuple):
@@ -73,7 +73,7 @@ def build_result(
         [
             Latency(label, len(values), percentile(values, 50), percentile(values, 99))
             for label in LABELS
-            if (values := latencies_ms[label])
+            if (values := latencies_ms.get(label))
         ],
     )
 

@@ -1,7 +1,7 @@
 """`forebay audit LOGS --out DIR`: arguments in, tables, summary.json and index.html out.
 
-Owns the report's arguments, its messages and what it writes. Must not know what is computed. Invariants: pyspark and
-matplotlib are imported only once arguments are good, so that their absence is a message; progress and errors go to
+Owns the report's arguments, its messages and what it writes. Must not know what is computed. Invariants: pyspark is
+imported only once arguments are good, so that its absence is a message; progress and errors go to
 stderr, the paths written to stdout; differences and unreadable lines are no failure.
 """
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from spark_audit.job import Findings, Request
     from spark_audit.reconcile import ScrapedCounters
 
-NEEDED_MODULES = ("pyspark", "matplotlib")
+NEEDED_MODULES = ("pyspark",)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -58,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _audit(request: "Request", master: str | None) -> int:
     from spark_audit.job import NothingToRead, run
-    from spark_audit.report import build_page
+    from spark_audit.page.report import build_page
     from spark_audit.session import NotReady, open_session
     from spark_audit.summary import build_summary
 
@@ -76,6 +76,8 @@ def _audit(request: "Request", master: str | None) -> int:
     say("drawing the page")
     summary = json.dumps(build_summary(findings), indent=2)
     (request.out / "summary.json").write_text(summary + "\n", encoding="utf-8")
+    topics = json.dumps(findings.topic_reasons, indent=0)
+    (request.out / "topics.json").write_text(topics + "\n", encoding="utf-8")
     (request.out / "index.html").write_text(build_page(findings), encoding="utf-8")
     say(_describe(findings))
     sys.stdout.write(f"{request.out / 'index.html'}\n{request.out / 'summary.json'}\n")

@@ -9,7 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from bench.demo.plan import DIRECT, ORDER, REPLAY, THROUGH, Sizes, plan_slices
+from bench.demo.plan import (
+    DIRECT,
+    LOADERS,
+    ORDER,
+    REPLAY,
+    THROUGH,
+    Sizes,
+    plan_periods_s,
+    plan_slices,
+)
 from bench.demo.result import build_result, describe, percentile
 
 ROOT = Path(__file__).parents[2]
@@ -71,9 +80,18 @@ def test_default_load_has_many_partitions_and_a_backlog_of_several_fetches() -> 
     assert sizes.backlog_bytes >= 4 * sizes.partitions * sizes.replay_bytes
 
 
+def test_the_loaders_lie_less_and_more_than_the_cache_behind() -> None:
+    sizes, slices = Sizes(), plan_slices(24.0)
+    rate = sizes.load_rate * sizes.load_record_bytes
+    assert slices[-1].label == LOADERS
+    near, middle, far = (period_s * rate for period_s in plan_periods_s(slices))
+    assert near < middle < sizes.cache_bytes < far
+    assert rate * (slices[-1].end_s - slices[-1].start_s) > 2 * sizes.cache_bytes
+
+
 def test_both_ways_get_the_same_time() -> None:
     slices = plan_slices(32.0)
-    assert [part.label for part in slices[2:-1]] == list(ORDER)
+    assert [part.label for part in slices[2:-2]] == list(ORDER)
     length_s = {
         way: sum(s.end_s - s.start_s for s in slices if s.label == way) for way in (DIRECT, THROUGH)
     }

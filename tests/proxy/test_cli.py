@@ -174,7 +174,7 @@ def test_audit_gets_the_rest_of_the_line(monkeypatch: pytest.MonkeyPatch) -> Non
     assert seen == [["logs", "--out", "report", "--help"]]
 
 
-@pytest.mark.parametrize("missing", ["pyspark.sql", "matplotlib"])
+@pytest.mark.parametrize("missing", ["pyspark.sql", "py4j"])
 def test_audit_without_its_extra_names_the_extra(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], missing: str
 ) -> None:

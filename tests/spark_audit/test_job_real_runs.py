@@ -18,9 +18,9 @@ import pytest
 
 from metrics.access_log_schema import OBSERVED, SCHEMA_VERSION
 from spark_audit.job import Findings, Request, run
+from spark_audit.page.report import build_page
 from spark_audit.reading import find_inputs
 from spark_audit.reconcile import ScrapedCounters, scan_counters
-from spark_audit.report import build_page
 from spark_audit.summary import build_outlook, build_spared, build_summary
 from tests.kit.broker.ports import lease_port
 from tests.kit.broker.settings import HOST

@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 
 from metrics.access_log_schema import EMPTY_INTERVAL_MS, READ_VERSIONS
 from spark_audit.job import WINDOWS, Request, plan_window_ms, run
+from spark_audit.page.report import build_page
 from spark_audit.reading import find_inputs
-from spark_audit.report import build_page
 from spark_audit.tables import LAG_BANDS, NO_CLIENT_ID, UNKNOWN_LAG
 from tests.kit.log_lines import LoggedFetch
 from tests.spark_audit.conftest import EMPTY, Audited

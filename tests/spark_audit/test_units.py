@@ -2,7 +2,15 @@
 
 import pytest
 
-from spark_audit.units import scan_size, show_bytes, show_duration, show_ms, show_ratio, show_time
+from spark_audit.units import (
+    scan_size,
+    show_bytes,
+    show_duration,
+    show_ms,
+    show_points,
+    show_ratio,
+    show_time,
+)
 
 
 @pytest.mark.parametrize(
@@ -33,6 +41,12 @@ def test_bytes(size_bytes: int | None, text: str) -> None:
 )
 def test_ratios_never_round_to_all_or_nothing(ratio: float | None, text: str) -> None:
     assert show_ratio(ratio) == text
+
+
+def test_differences_are_in_points() -> None:
+    assert [show_points(share) for share in (0.042, 0)] == ["4.2 points", "0.0 points"]
+    signed = [show_points(share, is_signed=True) for share in (0.042, -0.3, -0.0001, 0)]
+    assert signed == ["+4.2 points", "-30.0 points", "0.0 points", "0.0 points"]
 
 
 def test_times() -> None:

@@ -1,0 +1,483 @@
+"""The report's page: which section shows which finding, in which words.
+
+Owns words, tables and their order. Must not know Spark, HTML or geometry. Invariants: each number has its unit and,
+where it is a share, what it is a share of; each number is also in summary.json or in the Parquet tables; a section of
+which there is nothing to say is left out.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from metrics.access_log_schema import REASON_MEANING
+from spark_audit.job import Findings, TableRow
+from spark_audit.page.charts import Line, Mark, Run, WindowBytes, draw_curves, draw_over_time
+from spark_audit.page.document import build_document
+from spark_audit.page.html import (
+    BAR,
+    BYTES,
+    COUNT,
+    MS,
+    RATIO,
+    SECONDS,
+    TIME,
+    Bar,
+    BarPart,
+    Card,
+    Column,
+    draw_cards,
+    draw_folded,
+    draw_key,
+    draw_section,
+    draw_table,
+    draw_text,
+)
+from spark_audit.schema import PROBLEMS
+from spark_audit.summary import Outlook, build_outlook, build_spared
+from spark_audit.units import show_bytes, show_count, show_duration, show_ms, show_ratio, show_time
+
+RESULTS: Final = ("hit", "miss", "pass")
+_RESULT_TEXT: Final = {
+    "hit": "hit: from memory",
+    "miss": "miss: from the broker, memory lacked it",
+    "pass": "pass: not for the cache",
+}
+
+
+def build_page(findings: Findings) -> str:
+    """The whole text of index.html."""
+    outlook = build_outlook(findings)
+    first_ms = min(boot["firstMs"] for boot in findings.boots)
+    last_ms = max(boot["lastMs"] for boot in findings.boots)
+    span = show_duration((last_ms - first_ms) / 1000)
+    starts = len(findings.boots)
+    subtitle = f"{show_time(first_ms)} to {show_time(last_ms)} ({span}); {starts} " + (
+        "start of Forebay" if starts == 1 else "starts of Forebay"
+    )
+    sections = [
+        _over_time(findings),
+        _sizing(findings, outlook),
+        _topics(findings),
+        _misses(findings),
+        _clients(findings),
+        _lag(findings),
+        _delays(findings),
+        _latency(findings),
+        _spared(findings),
+        _reconciliation(findings),
+        _log(findings),
+        "<footer>Sizes in binary units, times in UTC. Tables are in <code>tables/</code> (Parquet), the same"
+        " numbers in <code>summary.json</code>.</footer>",
+    ]
+    return build_document("Forebay audit", subtitle, _cards(findings, outlook), sections)
+
+
+def _cards(findings: Findings, outlook: Outlook) -> str:
+    total, sizing = findings.total, findings.sizing
+    enough = sizing.needed_bytes.get(0.99)
+    unreadable = sum(findings.problems.values())
+    dropped = sum(boot["droppedLines"] or 0 for boot in findings.boots)
+    handed_out = f"of {show_bytes(total['bytes'])} handed to clients came from memory"
+    cards = [Card(show_ratio(total["hitRatioBytes"]), handed_out)]
+    if total["observedBytes"]:
+        text = f"of what memory may serve would have hit; {show_bytes(total['observedBytes'])} were observed"
+        cards.append(Card(show_ratio(outlook.observed_ratio), text))
+    else:
+        cards.append(
+            Card(show_bytes(total["hitBytes"]), "were neither read nor sent by the broker")
+        )
+    if findings.cache_size_bytes:
+        held = show_duration(outlook.residence_s(findings.cache_size_bytes))
+        cards.append(
+            Card(show_bytes(findings.cache_size_bytes), f"of cache; holds {held} of production")
+        )
+    if enough is not None:
+        cards.append(Card(show_bytes(enough), "would hit 99 % of what any size can hit"))
+    if unreadable or dropped:
+        text = f"lines missing: {show_count(unreadable)} unreadable, {show_count(dropped)} dropped when written"
+        cards.append(Card(show_count(unreadable + dropped), text, "warn"))
+    return draw_cards(cards)
+
+
+def _over_time(findings: Findings) -> str:
+    windows = [
+        WindowBytes(row["windowMs"], row["hitBytes"], row["missBytes"], row["passBytes"])
+        for row in findings.windows
+    ]
+    runs = [Run(boot["boot"], boot["firstMs"], boot["lastMs"]) for boot in findings.boots]
+    chart = draw_over_time(windows, findings.window_ms, runs)
+    if not chart:
+        return ""
+    width = show_duration(findings.window_ms / 1000)
+    text = f"Averages over windows of {width}. Bytes are record bytes of responses to clients."
+    if len(runs) > 1:
+        text += " Dashed lines are starts of Forebay; shaded times have no log."
+    return draw_section("Over time", text, _key(findings.total), chart)
+
+
+def _topics(findings: Findings) -> str:
+    if not findings.topics:
+        return ""
+    return draw_section(
+        "By topic",
+        "The hit ratio is hits of all bytes handed to clients: misses and passes count against it."
+        " Bars are relative to the largest topic.",
+        _key(findings.total),
+        _ratio_table(findings.topics, {"topic": "topic"}, _most_bytes(findings.topics)),
+        draw_folded(
+            "by partition, the largest first",
+            _ratio_table(
+                findings.partitions,
+                {"topic": "topic", "partition": "partition"},
+                _most_bytes(findings.partitions),
+            ),
+        ),
+    )
+
+
+def _misses(findings: Findings) -> str:
+    total = findings.total
+    others = [row for row in findings.totals if row["result"] != "hit"]
+    if not others:
+        return draw_section(
+            "Misses and passes", "There were none: memory answered every partition."
+        )
+    most = max(row["bytes"] for row in others)
+    rows = [
+        (
+            row["result"],
+            row["reason"],
+            [BarPart(row["bytes"] / most, row["result"], show_bytes(row["bytes"]))] if most else [],
+            row["bytes"],
+            row["bytes"] / total["bytes"] if total["bytes"] else None,
+            row["partitions"],
+            row["emptyPartitions"],
+            REASON_MEANING[row["result"], row["reason"]],
+        )
+        for row in others
+    ]
+    columns = (
+        Column("result"),
+        Column("reason"),
+        Column("bytes", BAR),
+        Column("bytes", BYTES),
+        Column("share", RATIO, "% of all bytes"),
+        Column("partitions", COUNT, "in responses"),
+        Column("without records", COUNT, "of these"),
+        Column("meaning"),
+    )
+    said = [
+        f"{show_bytes(total[f'{kind}Bytes'])} were {name}"
+        for kind, name in (("miss", "misses"), ("pass", "passes, which are not for the cache"))
+        if total[f"{kind}Bytes"]
+    ]
+    text = f"Of {show_bytes(total['bytes'])} handed to clients, {' and '.join(said) or 'all were hits'}."
+    return draw_section("Misses and passes", text, draw_table(columns, rows))
+
+
+def _sizing(findings: Findings, outlook: Outlook) -> str:
+    sizing = findings.sizing
+    if not sizing.known_bytes:
+        return draw_section(
+            "Cache size",
+            f"No size can be recommended: of {show_bytes(sizing.total_bytes)} of hits and misses, no age is known.",
+        )
+    text = (
+        f"The hit ratio that each cache size would have had, of {show_bytes(sizing.total_bytes)} of hits and"
+        " misses. A FIFO of size S hits when fewer than S bytes were stored since the fetched offset was."
+    )
+    if sizing.unknown_bytes:
+        text += (
+            f" {show_bytes(sizing.unknown_bytes)} of these have no known age and count as misses."
+        )
+    points = [
+        (point.size_bytes, sizing.hit_ratio(point.hit_bytes) or 0.0) for point in sizing.points
+    ]
+    marks = []
+    if findings.cache_size_bytes:
+        held = show_duration(outlook.residence_s(findings.cache_size_bytes))
+        said = f"now: {show_bytes(findings.cache_size_bytes)}, {held}"
+        marks.append(Mark(findings.cache_size_bytes, said, "now"))
+    if 0.99 in sizing.needed_bytes:
+        enough = sizing.needed_bytes[0.99]
+        marks.append(Mark(enough, f"99 %: {show_bytes(enough)}", "want"))
+    rows = [
+        (target, size_bytes, outlook.residence_s(size_bytes))
+        for target, size_bytes in sizing.needed_bytes.items()
+    ]
+    columns = (
+        Column("hits", RATIO, "% of achievable hits"),
+        Column("smallest cache", BYTES),
+        Column("holds", SECONDS, "time of production"),
+    )
+    said = ""
+    if outlook.predicted_ratio is not None:
+        said = (
+            f"At {show_bytes(findings.cache_size_bytes)} the curve says {show_ratio(outlook.predicted_ratio)};"
+            f" {show_ratio(outlook.observed_ratio)} were measured. Between them are misses for other reasons than"
+            " size, and blocks that are freed whole."
+        )
+    return draw_section(
+        "Cache size",
+        text,
+        draw_curves([Line("FIFO", "hit", points)], marks, "hits and misses, by bytes"),
+        draw_text(said, ""),
+        draw_table(columns, rows),
+    )
+
+
+def _lag(findings: Findings) -> str:
+    rows = [row for row in findings.lag_bands if row["partitions"]]
+    if not rows:
+        return ""
+    return draw_section(
+        "By lag",
+        "Lag is the response's high watermark minus the fetch offset, in records. Consumers at the tail stand at the"
+        " top. Each bar is all bytes of its band.",
+        _key(findings.total),
+        _ratio_table(rows, {"band": "lag, records"}),
+    )
+
+
+def _latency(findings: Findings) -> str:
+    ranks = ("p50", "p90", "p99", "p999", "max")
+    rows = [
+        (row["result"], said, row["partitions"], *(row[f"{name}_{rank}"] for rank in ranks))
+        for row in findings.latency
+        for said, name in (("in all", "totalMs"), ("of it waiting for records", "waitMs"))
+    ]
+    names = ("p50", "p90", "p99", "p99.9", "longest")
+    columns = (
+        Column("result"),
+        Column("time"),
+        Column("partitions", COUNT, "with records"),
+        *(Column(name, MS) for name in names),
+    )
+    return draw_section(
+        "Latency",
+        "From the request's last byte until its response has left, of partitions that carried records."
+        if rows
+        else "",
+        draw_table(columns, rows),
+    )
+
+
+def _spared(findings: Findings) -> str:
+    spared, total = build_spared(findings), findings.total
+    text = (
+        f"{show_bytes(spared.hit_bytes)} in {show_count(spared.hit_partitions)} partitions of responses came from"
+        " memory: the broker neither read nor sent them. The log does not know how much of it the broker's page cache"
+        " would have held."
+    )
+    if spared.own_bytes is not None:
+        text += (
+            f" Forebay itself asked for {show_bytes(spared.own_bytes)} (watch, proofs, verifier): the net is"
+            f" {show_bytes(spared.net_bytes)}."
+        )
+    table = ""
+    if findings.counters is not None and findings.counters.upstream_bytes:
+        upstream = findings.counters.upstream_bytes
+        sent = sum(upstream.values())
+        own = sent - upstream.get("client", 0)
+        most = max(total["bytes"], sent) or 1
+        rows = [
+            ("clients got", _share_bar(total, most), total["bytes"]),
+            (
+                "the broker sent",
+                [
+                    BarPart((sent - own) / most, "pass", f"for clients: {show_bytes(sent - own)}"),
+                    BarPart(own / most, "own", f"Forebay's own: {show_bytes(own)}"),
+                ],
+                sent,
+            ),
+        ]
+        columns = (Column(""), Column("bytes", BAR), Column("record bytes", BYTES))
+        key = [("hit", "hit"), ("miss", "miss"), ("pass", "pass, or for clients")]
+        table = draw_key([*key, ("own", "Forebay's own")]) + draw_table(columns, rows)
+    return draw_section("Reads spared", text, table)
+
+
+def _delays(findings: Findings) -> str:
+    if not findings.delays_by_client:
+        return draw_section("Delays", "No miss had to wait for its disk.")
+
+    def table(rows: Sequence[TableRow], key: str) -> str:
+        longest = max(row["delayMs_max"] for row in rows)
+        cells = [
+            (
+                row[key],
+                [
+                    BarPart(
+                        row["delayMs_p50"] / longest,
+                        "miss",
+                        f"half waited {show_ms(row['delayMs_p50'])} at most",
+                    ),
+                    BarPart(
+                        (row["delayMs_p95"] - row["delayMs_p50"]) / longest,
+                        "slow",
+                        f"95 % waited {show_ms(row['delayMs_p95'])} at most",
+                    ),
+                ],
+                row["partitions"],
+                row["bytes"],
+                *(row[f"delayMs_{rank}"] for rank in ("p50", "p95", "max")),
+                row["delayMs_sum"] / 1000,
+            )
+            for row in rows
+        ]
+        columns = (
+            Column({"clientId": "client id"}.get(key, key)),
+            Column("p50 and p95", BAR),
+            Column("delayed", COUNT, "partitions"),
+            Column("bytes", BYTES),
+            Column("p50", MS),
+            Column("p95", MS),
+            Column("longest", MS),
+            Column("in all", SECONDS),
+        )
+        return draw_table(columns, cells)
+
+    return draw_section(
+        "Delays",
+        "Misses that waited until their disk could bear them (the throttle), and for how long.",
+        draw_key([("miss", "half of them"), ("slow", "95 % of them")]),
+        table(findings.delays_by_client, "clientId"),
+        draw_folded("by topic", table(findings.delays_by_topic, "topic")),
+    )
+
+
+def _clients(findings: Findings) -> str:
+    if not findings.clients:
+        return ""
+    return draw_section(
+        "By client id",
+        "Bars are relative to the largest client.",
+        _key(findings.total),
+        _ratio_table(findings.clients, {"clientId": "client id"}, _most_bytes(findings.clients)),
+    )
+
+
+def _reconciliation(findings: Findings) -> str:
+    if findings.counters is None:
+        return ""
+    agrees = all(row.agrees for row in findings.comparison)
+    dropped = findings.counters.dropped_lines
+    text = f"Boot {findings.compared_boot}: log and counters " + (
+        "agree exactly." if agrees else "differ."
+    )
+    if not agrees and dropped:
+        text += (
+            f" The sidecar dropped {show_count(dropped)} lines: they are missing in the log. An empty line stands for"
+            " several partitions."
+        )
+    upstream = sum(findings.counters.upstream_bytes.values())
+    if upstream:
+        text += (
+            f" The broker sent {show_bytes(upstream)} of records in all, watch and proofs included."
+        )
+    rows = [
+        (
+            row.result,
+            row.reason,
+            row.log_partitions,
+            row.counter_partitions,
+            row.log_bytes,
+            row.counter_bytes,
+        )
+        for row in findings.comparison
+    ]
+    columns = (
+        Column("result"),
+        Column("reason"),
+        Column("partitions", COUNT, "in the log"),
+        Column("partitions", COUNT, "counted"),
+        Column("bytes", BYTES, "in the log"),
+        Column("bytes", BYTES, "counted"),
+    )
+    marked = [number for number, row in enumerate(findings.comparison) if not row.agrees]
+    return draw_section("Log against counters", text, draw_table(columns, rows, marked))
+
+
+def _log(findings: Findings) -> str:
+    lines = sum(file.lines for file in findings.files)
+    incomplete = [file.path for file in findings.files if file.incomplete]
+    text = f"{show_count(lines)} lines in {show_count(len(findings.files))} files."
+    if incomplete:
+        text += f" Cut short: {', '.join(incomplete)}."
+    boots = [
+        tuple(
+            boot[name]
+            for name in (
+                *("boot", "firstMs", "lastMs", "schemaVersion", "fetchLines", "emptyLines"),
+                *("blockLines", "droppedLines", "cacheSizeBytes"),
+            )
+        )
+        for boot in findings.boots
+    ]
+    columns = (
+        Column("boot"),
+        Column("first line", TIME),
+        Column("last line", TIME),
+        Column("schema version", COUNT),
+        Column("fetch", COUNT, "lines"),
+        Column("empty", COUNT, "lines"),
+        Column("block", COUNT, "lines"),
+        Column("dropped", COUNT, "lines"),
+        Column("cache", BYTES),
+    )
+    problems = [(name, count, PROBLEMS[name]) for name, count in findings.problems.items()]
+    unreadable = draw_table(
+        (Column("unreadable"), Column("lines", COUNT), Column("meaning")), problems
+    )
+    return draw_section("The log itself", text, draw_table(columns, boots), unreadable)
+
+
+_RATIO_COLUMNS: Final = {
+    "hitRatioBytes": Column("hit ratio", RATIO, "% of bytes"),
+    "bytes": Column("handed out", BYTES),
+    "hitBytes": Column("hit", BYTES),
+    "missBytes": Column("miss", BYTES),
+    "passBytes": Column("pass", BYTES),
+    "partitions": Column("partitions", COUNT, "in responses"),
+    "emptyPartitions": Column("no records", COUNT, "of these"),
+}
+
+
+def _ratio_table(
+    rows: Sequence[TableRow], heads: Mapping[str, str], whole_bytes: int | None = None
+) -> str:
+    """Hit ratios by the columns `heads` (field -> heading). Bars are of `whole_bytes`; None: of the row's own bytes.
+    Columns that are 0 in all rows are left out.
+    """
+    shown = [name for name in _RATIO_COLUMNS if any(row[name] for row in rows)]
+    cells = [
+        (
+            *(str(row[key]) for key in heads),
+            _share_bar(row, row["bytes"] if whole_bytes is None else whole_bytes),
+            *(row[name] for name in shown),
+        )
+        for row in rows
+    ]
+    columns = [Column(head) for head in heads.values()]
+    columns += [Column("bytes by result", BAR), *(_RATIO_COLUMNS[name] for name in shown)]
+    return draw_table(columns, cells)
+
+
+def _most_bytes(rows: Sequence[TableRow]) -> int:
+    return max((row["bytes"] for row in rows), default=0)
+
+
+def _share_bar(row: TableRow, whole_bytes: int) -> Bar:
+    """Hits, misses and passes of a row as shares of `whole_bytes`."""
+    if not whole_bytes:
+        return []
+    return [
+        BarPart(
+            row[f"{kind}Bytes"] / whole_bytes, kind, f"{kind}: {show_bytes(row[f'{kind}Bytes'])}"
+        )
+        for kind in RESULTS
+    ]
+
+
+def _key(total: TableRow) -> str:
+    """The legend of results, without those that never carried a byte."""
+    return draw_key((kind, _RESULT_TEXT[kind]) for kind in RESULTS if total[f"{kind}Bytes"])

@@ -1,0 +1,225 @@
+"""Findings with everything that a page can show: two brokers' boots with a downtime, long names, bad lines, delays.
+
+Owns invented numbers that fit together. No Spark is needed: a page is made of plain values. Invariant: each call gives
+the same findings.
+"""
+
+import math
+import random
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from spark_audit.job import Findings
+from spark_audit.reading import FileCount
+from spark_audit.reconcile import Comparison, ScrapedCounters
+from spark_audit.sizing import CurvePoint, Sizing
+
+START_MS = 1_763_700_000_000
+MINUTE_MS = 60_000
+MIB = 1 << 20
+TOPICS = (
+    "orders",
+    "payments.v2",
+    "clickstream-eu-west-1-enriched-with-geo-and-device-attributes-by-user-id",
+    "ledger.tx",
+    "audit<script>",
+    "metrics",
+)
+CLIENTS = (
+    "billing",
+    "fraud-scoring-7f9c6d5b8-xk2lp",
+    "(none)",
+    "replay",
+    "warehouse & lake loader",
+)
+DOWN = range(70, 85)
+"""Minutes in which no Forebay ran."""
+
+
+def build_ratio_row(hit: int, miss: int, passed: int, **keys: Any) -> dict[str, Any]:
+    """A row as `tables.hit_ratio` makes it."""
+    total = hit + miss + passed
+    return {
+        **keys,
+        "bytes": total,
+        "hitBytes": hit,
+        "missBytes": miss,
+        "passBytes": passed,
+        "partitions": total // 40_000 + 12,
+        "emptyPartitions": total // 90_000,
+        "hitPartitions": hit // 40_000,
+        "missPartitions": miss // 40_000,
+        "passPartitions": passed // 40_000,
+        "observedBytes": 0,
+        "wouldHitBytes": 0,
+        "hitRatioBytes": hit / total if total else None,
+        "hitRatioPartitions": hit / total if total else None,
+    }
+
+
+def build_windows() -> list[dict[str, Any]]:
+    """Two hours of minutes, with a downtime and three silent minutes."""
+    rows, chance = [], random.Random(7)
+    for minute in range(120):
+        if minute in DOWN or minute in (30, 31, 32):
+            continue
+        load = 60 + 25 * math.sin(minute / 14) + chance.random() * 12
+        ratio = 0.975 - 0.02 * chance.random() - (0.2 if minute in range(85, 91) else 0)
+        passed = 2.0 if minute % 3 else 0.4
+        hit, miss = load * ratio, load * (1 - ratio)
+        sizes = (round(size * 8 * MIB) for size in (hit, miss, passed))
+        rows.append(build_ratio_row(*sizes, windowMs=START_MS + minute * MINUTE_MS))
+    return rows
+
+
+def _sum(rows: Iterable[Mapping[str, Any]], key: str) -> int:
+    return sum(row[key] for row in rows)
+
+
+def _split(total: Mapping[str, Any], names: tuple[str, ...], key: str) -> list[dict[str, Any]]:
+    """The total by name, each with half of what is left."""
+    rows, left = [], [total["hitBytes"], total["missBytes"], total["passBytes"]]
+    for number, name in enumerate(names):
+        last = number == len(names) - 1
+        mine = [size if last else size * (4 + number) // (9 + number) for size in left]
+        left = [size - part for size, part in zip(left, mine, strict=True)]
+        rows.append({**build_ratio_row(*mine), key: name})
+    return sorted(rows, key=lambda row: -row["bytes"])
+
+
+def build_boot(
+    name: str, first_minute: float, last_minute: float, **changes: Any
+) -> dict[str, Any]:
+    """A row as `tables.boots` makes it."""
+    return {
+        "boot": name,
+        "schemaVersion": 2,
+        "firstMs": START_MS + round(first_minute * MINUTE_MS),
+        "lastMs": START_MS + round(last_minute * MINUTE_MS),
+        "admittedBytesFirst": 0,
+        "admittedBytesLast": round((last_minute - first_minute) * 160 * MIB),
+        "droppedLines": 0,
+        "cacheSizeBytes": 1536 * MIB,
+        "filesOpened": 2,
+        "filesClosed": 2,
+        "fetchLines": 700_000,
+        "emptyLines": 21_000,
+        "blockLines": 96_000,
+        **changes,
+    }
+
+
+def build_sizing(total_bytes: int) -> Sizing:
+    """A curve with two groups of readers: at the tail, and an hour behind."""
+    points = []
+    for step in range(96):
+        size_bytes = round(4096 * 2 ** (step / 4))
+        tail = 1 / (1 + math.exp(-(math.log2(size_bytes) - 24.5)))
+        late = 1 / (1 + math.exp(-2 * (math.log2(size_bytes) - 31)))
+        share = 0.72 * tail + 0.22 * late
+        points.append(CurvePoint(size_bytes, round(total_bytes * share), round(9000 * share)))
+    known = points[-1].hit_bytes
+    needed = {}
+    for target in (0.9, 0.95, 0.99, 0.999):
+        needed[target] = next(p.size_bytes for p in points if p.hit_bytes >= target * known)
+    return Sizing(tuple(points), needed, known, total_bytes - known, 8500, 500)
+
+
+def build_findings() -> Findings:
+    """All sections have something to show."""
+    windows = build_windows()
+    total = build_ratio_row(*(_sum(windows, f"{kind}Bytes") for kind in ("hit", "miss", "pass")))
+    missed, passed = total["missBytes"], total["passBytes"]
+    totals = [
+        _reason("hit", "", total["hitBytes"]),
+        _reason("miss", "evicted", missed * 6 // 10),
+        _reason("miss", "cold", missed * 3 // 10),
+        _reason("miss", "unproven", missed - missed * 6 // 10 - missed * 3 // 10),
+        _reason("pass", "follower", passed),
+    ]
+    bands = (
+        "0",
+        "1-9",
+        "10-99",
+        "100-999",
+        "1k-10k",
+        "10k-100k",
+        "100k-1M",
+        "1M and more",
+        "unknown",
+    )
+    lags = [*_split(total, bands[:7], "band"), build_ratio_row(0, 0, 0, band="1M and more")]
+    partitions = [
+        {**row, "partition": number % 3}
+        for number, row in enumerate(_split(total, TOPICS, "topic"))
+    ]
+    topics = _split(total, TOPICS, "topic")
+    delays = [
+        {
+            "clientId": client,
+            "topic": topic,
+            "partitions": 900 // (number + 1),
+            "bytes": 300 * MIB // (number + 1),
+            "delayMs_sum": 90_000.0 / (number + 1),
+            "delayMs_p50": 80.0 / (number + 1),
+            "delayMs_p95": 900.0 / (number + 1),
+            "delayMs_max": 2_400.0 / (number + 1),
+        }
+        for number, (client, topic) in enumerate(zip(CLIENTS[:3], TOPICS, strict=False))
+    ]
+    counters = ScrapedCounters(
+        {}, 1536 * MIB, 41, {"client": missed, "watch": 90 * MIB, "proof": MIB}
+    )
+    return Findings(
+        files=[FileCount("/var/log/forebay/access-1.jsonl.gz", 900_000, 12, True)],
+        problems={"corrupt": 11, "unknown-type": 1},
+        boots=[build_boot("5d0c91ab", 0, 69.6), build_boot("e11f27c0", 85.2, 120, droppedLines=41)],
+        window_ms=MINUTE_MS,
+        total=total,
+        totals=totals,
+        topics=topics,
+        clients=_split(total, CLIENTS, "clientId"),
+        partitions=partitions,
+        topic_reasons=_list_reasons(topics),
+        windows=windows,
+        lag_bands=lags,
+        latency=[_latency("hit", 1.0), _latency("miss", 40.0)],
+        delays_by_client=delays,
+        delays_by_topic=delays,
+        admissions=[{"source": "produce", "bytes": 9000 * MIB}],
+        sizing=build_sizing(total["hitBytes"] + missed),
+        cache_size_bytes=1536 * MIB,
+        compared_boot="e11f27c0",
+        comparison=[
+            Comparison("hit", "", 41_000, 41_000, 900 * MIB, 900 * MIB),
+            Comparison("miss", "evicted", 700, 741, 41 * MIB, 42 * MIB),
+        ],
+        counters=counters,
+    )
+
+
+def _list_reasons(topics: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Bytes of each topic, with one reason for all misses and passes."""
+    reasons = {"hit": "", "miss": "evicted", "pass": "follower"}
+    return [
+        {"topic": row["topic"], "result": result, "reason": reason, "bytes": row[f"{result}Bytes"]}
+        for row in topics
+        for result, reason in reasons.items()
+    ]
+
+
+def _reason(result: str, reason: str, size_bytes: int) -> dict[str, Any]:
+    return {
+        "result": result,
+        "reason": reason,
+        "bytes": size_bytes,
+        "partitions": size_bytes // 40_000,
+        "emptyPartitions": size_bytes // 200_000,
+    }
+
+
+def _latency(result: str, factor: float) -> dict[str, Any]:
+    ranks = {"p50": 0.8, "p90": 4.0, "p99": 21.5, "p999": 96.0, "max": 501.0}
+    times = {f"totalMs_{rank}": value * factor for rank, value in ranks.items()}
+    waits = {f"waitMs_{rank}": value * factor / 2 for rank, value in ranks.items()}
+    return {"result": result, "partitions": 120_000, **times, **waits}
