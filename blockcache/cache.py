@@ -340,7 +340,7 @@ class BlockCache:
         """
         most = max(1, max_bytes)  # no batch is so small
         wanted = slot, offset, limit_offset, most
-        _, (size_bytes,), (next_offset,), (admitted_at,) = self.sender.find_all(
+        _, (size_bytes,), (next_offset,), (admitted_at,), _ = self.sender.find_all(
             wanted, most, not at_least_one
         )
         if size_bytes < 0:

@@ -37,12 +37,14 @@ class Taken(NamedTuple):
     `sizes`: bytes of whole batches; 0: not even the first fits, or NO_ROOM, or another negative: the offset is not
     stored, the slot is stale, or there is no memory for another lookup. `next_offsets`: where the next read goes on.
     `admitted`: the clock of admitted bytes when the first batch was admitted, 0 where there is none.
+    `timestamps`: maxTimestamp of the first batch, in ms since 1970, -1 where there is none.
     """
 
     room_bytes: int
     sizes: list[int]
     next_offsets: list[int]
     admitted: list[int]
+    timestamps: list[int]
 
 
 class Sender:
@@ -102,7 +104,7 @@ class Sender:
         words = self._taken_words[: count * TAKEN_WORDS].tolist()
         room_bytes, self.hits, _, self.size_bytes = self._response_words.tolist()
         columns = words[::TAKEN_WORDS], words[1::TAKEN_WORDS], words[2::TAKEN_WORDS]
-        return tuple.__new__(Taken, (room_bytes, *columns))
+        return tuple.__new__(Taken, (room_bytes, *columns, words[3::TAKEN_WORDS]))
 
     def send(self, fd: int, heads: bytes, cuts: Sequence[int]) -> int:
         """Send `heads` and what was found to a socket that nothing waits for; the records of lookup

@@ -213,7 +213,6 @@ class AccessLog:
         *,
         now_ms: Callable[[], int],
         cache_size_bytes: int = 0,
-        listeners: Sequence[ListenerAddress] = (),
         limits: LogLimits | None = None,
         on_state: Callable[[str, str], None] = lambda doing, error: None,
     ) -> None:
@@ -224,7 +223,7 @@ class AccessLog:
         self._boot = boot
         self._now_ms = now_ms
         self._cache_size_bytes = cache_size_bytes
-        self._listeners = _format_listeners(listeners)
+        self._listeners = "[]"
         self._node_id: int | None = None
         self._told_node_id: int | None = None  # in the file that is open
         self._section = 0
@@ -290,6 +289,11 @@ class AccessLog:
         if self._has_room():
             self._queue.append(line)
 
+    def learn_listeners(self, listeners: Sequence[ListenerAddress]) -> None:
+        """Show these listeners in `log` lines. Call before the first line is put."""
+        shown = [one._asdict() for one in listeners]
+        self._listeners = json.dumps(shown, separators=(",", ":"))
+
     def learn_node(self, node_id: int) -> None:
         """Show this node id of the broker in `log` lines from now on, and in one more in a file that is open."""
         self._node_id = node_id
@@ -349,14 +353,14 @@ class AccessLog:
             batch = self._take_batch()
             left -= len(batch)
             data = format_lines(self._boot, self._section, batch).encode("ascii")
-            if isinstance(batch[-1], CountersLine):
-                self._section = batch[-1].number
             if self._attempt(lambda data=data: self._write(data), WRITING):  # type: ignore[misc]
                 self._tell_well(WRITING)
                 self._written_lines += len(batch)
                 self._written_bytes += len(data)
             else:
                 self._lost_lines += len(batch)
+            if isinstance(batch[-1], CountersLine):
+                self._section = batch[-1].number
             if left > 0 and not self._closing:
                 time.sleep(_PAUSE_S)
 
@@ -581,11 +585,6 @@ def format_counters(boot: str, section: int, line: CountersLine) -> str:
     ]
     lists = ",".join(results), ",".join(upstream)
     return _COUNTERS_FORMAT % (boot, line.ts, section, line.event, line.number, *lists, *line[5:])
-
-
-def _format_listeners(listeners: Sequence[ListenerAddress]) -> str:
-    """The array of `log` lines, ASCII."""
-    return json.dumps([one._asdict() for one in listeners], separators=(",", ":"))
 
 
 def _count_named(line: EmptyValues) -> int:

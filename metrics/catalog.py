@@ -57,6 +57,12 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             ("version", "commit_id"),
         ),
         Metric(
+            "forebay_boot_info",
+            "gauge",
+            "Always 1; the label is the boot id in the access log's lines",
+            ("boot",),
+        ),
+        Metric(
             "forebay_ready",
             "gauge",
             "1 when every listener is bound and the broker is reachable, else 0",
@@ -632,6 +638,11 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
         ),
         Metric(
             "forebay_access_log_pending_files", "gauge", "Finished files that wait for compression"
+        ),
+        Metric(
+            "forebay_access_log_counters_line",
+            "gauge",
+            "Number of the log's `counters` line with exactly the Fetch counters of this scrape; 0: none",
         ),
     ),
     "Own log": (

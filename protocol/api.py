@@ -12,11 +12,14 @@ from typing import Final, NamedTuple
 PRODUCE: Final = 0
 FETCH: Final = 1
 METADATA: Final = 3
+OFFSET_COMMIT: Final = 8
+JOIN_GROUP: Final = 11
 SASL_HANDSHAKE: Final = 17
 API_VERSIONS: Final = 18
 DESCRIBE_CONFIGS: Final = 32
 DESCRIBE_LOG_DIRS: Final = 35
 SASL_AUTHENTICATE: Final = 36
+CONSUMER_GROUP_HEARTBEAT: Final = 68
 
 NEVER_FLEXIBLE: Final = 1 << 15
 
@@ -41,10 +44,10 @@ APIS: Final[dict[int, Api]] = {
         Api(FETCH, "Fetch", 12, (4, 18)),
         Api(2, "ListOffsets", 6),
         Api(METADATA, "Metadata", 9, (0, 13)),
-        Api(8, "OffsetCommit", 8),
+        Api(OFFSET_COMMIT, "OffsetCommit", 8),
         Api(9, "OffsetFetch", 6),
         Api(10, "FindCoordinator", 3),
-        Api(11, "JoinGroup", 6),
+        Api(JOIN_GROUP, "JoinGroup", 6),
         Api(12, "Heartbeat", 4),
         Api(13, "LeaveGroup", 4),
         Api(14, "SyncGroup", 4),
@@ -101,7 +104,7 @@ APIS: Final[dict[int, Api]] = {
         Api(65, "DescribeTransactions", 0),
         Api(66, "ListTransactions", 0),
         Api(67, "AllocateProducerIds", 0),
-        Api(68, "ConsumerGroupHeartbeat", 0),
+        Api(CONSUMER_GROUP_HEARTBEAT, "ConsumerGroupHeartbeat", 0),
         Api(69, "ConsumerGroupDescribe", 0),
         Api(70, "ControllerRegistration", 0),
         Api(71, "GetTelemetrySubscriptions", 0),

@@ -163,6 +163,19 @@ def stamp_base_offset(buf: bytearray | memoryview, at: int, base_offset: int) ->
     INT64.pack_into(buf, at, base_offset)
 
 
+def peek_timestamp(buf: Frame, at: int) -> int | None:
+    """The max timestamp of the v2 batch that begins at `at`, in ms since 1970; None if none is whole up to there, or it
+    has none.
+    """
+    if (
+        len(buf) < at + _MAX_TIMESTAMP_AT + INT64.size
+        or buf[at + HEADER_UP_TO_MAGIC - 1] != MAGIC_V2
+    ):
+        return None
+    (timestamp_ms,) = INT64.unpack_from(buf, at + _MAX_TIMESTAMP_AT)
+    return timestamp_ms if timestamp_ms >= 0 else None
+
+
 def stamp_leader_epoch(buf: bytearray | memoryview, at: int, leader_epoch: int) -> None:
     """Set the partition leader epoch of the v2 batch that starts at `at`, in place, outside its CRC."""
     INT32.pack_into(buf, at + _LEADER_EPOCH_AT, leader_epoch)

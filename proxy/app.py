@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 from blockcache.arena import ArenaError, remove_left
 from blockcache.cache import BlockCache
-from metrics.access_log import AccessLog, LogLimits
+from metrics.access_log import AccessLog, ListenerAddress, LogLimits
 from metrics.collector import Exposition
 from proxy.admin.http import AdminServer, HttpResponse, build_routes, json_answer
 from proxy.admin.samples import collect
@@ -150,7 +150,7 @@ class Forebay:
         self.readiness = Readiness(self.listeners, self.own_connections, self.boot)
         self.takeover = Takeover(self.broker)
         self.janitor = Janitor(
-            self.broker, self.listeners, [self.readiness.tell], [self.takeover.tick]
+            self.broker, self.listeners, [self.readiness.tell, self.tell_node], [self.takeover.tick]
         )
         self.reloader = Reloader(self, read or partial(Loaded, config, {}, (), ()), keep)
         exposition = Exposition(lambda: collect(self))
@@ -191,12 +191,29 @@ class Forebay:
                 f"listener {listener.name}", listener.config.listen, f"listeners[{index}].listen"
             ):
                 await listener.start(sockets.listeners[index])
+        self._begin_access_log()
         self.own_connections.start()
         self.takeover.start()
         self.janitor.start()
         self.broker.disk_throttle.start()
         address = await self.admin.start(sockets.admin)
         log.info("admin HTTP at %s", address)
+
+    def _begin_access_log(self) -> None:
+        """Put the first line, which has no counts. The listeners are bound, and nobody was accepted."""
+        if self.broker.access_log is not None and self.broker.counter_lines is not None:
+            shown = [
+                ListenerAddress(one.name, str(one.bound), str(one.upstream))
+                for one in self.listeners
+            ]
+            self.broker.access_log.learn_listeners(shown)
+            self.broker.counter_lines.put("open")
+
+    def tell_node(self, _now: float) -> None:
+        """Timed: show the broker's node id in the access log once it is known."""
+        node_id, access_log = self.broker.node.node_id, self.broker.access_log
+        if access_log is not None and node_id >= 0:
+            access_log.learn_node(node_id)
 
     async def stop(self) -> None:
         """Drain for at most `shutdown.gracePeriod`, then close all parts."""
@@ -222,6 +239,8 @@ class Forebay:
             self.broker.stored_runs.close()
         if self.broker.accounts.lines is not None:
             self.broker.accounts.lines.empty.close()
+        if self.broker.counter_lines is not None:
+            self.broker.counter_lines.put("close")
         if self.broker.access_log is not None:
             await asyncio.to_thread(self.broker.access_log.close)
         await self.takeover.stop()

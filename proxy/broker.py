@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 from protocol.framing import SMALL_BYTES
 from proxy.accounting.age_clock import AgeClock
+from proxy.accounting.client_groups import ClientGroups
+from proxy.accounting.counter_lines import CounterLines
 from proxy.accounting.counters import Counters
 from proxy.accounting.empty_answers import EmptyAnswers
 from proxy.accounting.stored_runs import StoredRuns
@@ -78,6 +80,9 @@ class Broker:
         self.stored_runs: StoredRuns | None = None
         if access_log is not None:
             self.stored_runs = StoredRuns(access_log, cache, config.access_log.queue_lines)
+        self.client_groups: ClientGroups | None = None
+        if access_log is not None:
+            self.client_groups = ClientGroups(config.limits.max_connections)
         self.counters = Counters()
         self.pipeline_counts = PipelineCounts()
         self.wakeups = WakeupBatch()
@@ -106,6 +111,9 @@ class Broker:
             empty = EmptyAnswers(access_log, config.access_log.queue_lines)
             lines = AccessLines(access_log, cache, self.topics, self.partitions, empty)
         self.accounts = Accounts(self, lines)
+        self.counter_lines: CounterLines | None = None
+        if access_log is not None and lines is not None:
+            self.counter_lines = CounterLines(access_log, self.counters, cache, lines.empty, now)
 
     def configure(self, config: Config) -> None:
         """Put a configuration in force for all that reads it at each use. Parts that keep a value have a method

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from protocol import api, fetch_rows, header
 from protocol.errors import BadFrame
 from protocol.fetch_build import KeptLayout
+from protocol.groups import NAMING_GROUPS
 from proxy.fetch.authorization import Authorization
 from proxy.fetch.handler import handle_fetch, relay_unread
 from proxy.fetch.misses.reads import Reads
@@ -25,6 +26,7 @@ from proxy.produce.splice_request import let_produces_pass
 from proxy.relay import (
     relay,
     relay_api_versions,
+    relay_group,
     relay_sasl,
     relay_sasl_handshake,
     relay_share,
@@ -54,6 +56,7 @@ ROUTES: Final[dict[int, Handler]] = {
     api.API_VERSIONS: relay_api_versions,
     api.SASL_HANDSHAKE: relay_sasl_handshake,
     api.SASL_AUTHENTICATE: relay_sasl,
+    **dict.fromkeys(NAMING_GROUPS, relay_group),
     SHARE_FETCH: relay_share,
     SHARE_ACKNOWLEDGE: relay_share,
 }

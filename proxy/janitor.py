@@ -80,6 +80,8 @@ class Janitor:
             parts.append(self._broker.stored_runs.tick)
         if self._broker.accounts.lines is not None:
             parts.append(self._broker.accounts.lines.empty.tick)
+        if self._broker.counter_lines is not None:
+            parts.append(self._broker.counter_lines.tick)
         if self._ticks % LINKS_EVERY_TICKS == 0:
             parts += [
                 self.end_idle,

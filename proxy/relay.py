@@ -1,10 +1,11 @@
 """Relay: forwards requests that Forebay does not handle, and their responses, unread.
 
-Owns the opaque path of a request, and three APIs that are only inspected: ApiVersions (capped),
-SaslHandshake and SaslAuthenticate. Tokens without frames follow version 0 of the handshake, so that
-connection becomes a raw byte pipe. Also forwards requests whose handling has failed
-(`relay_whole`), or that name more than may be read at once (`is_left_unread`). Must not know the
-cache, nor of Produce and Fetch more than whether a response comes and as what it counts.
+Owns the opaque path of a request, and APIs that are only inspected: ApiVersions (capped), the
+requests that name a consumer group, SaslHandshake and SaslAuthenticate. Tokens without frames
+follow version 0 of the handshake, so that connection becomes a raw byte pipe. Also forwards
+requests whose handling has failed (`relay_whole`), or that name more than may be read at once
+(`is_left_unread`). Must not know the cache, nor of Produce and Fetch more than whether a response
+comes and as what it counts.
 Invariants: bytes are unchanged, except in the ApiVersions response; no frame is read that names
 more than `limits.requestPartitions`.
 """
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from isolation.tickets import Waits
 from protocol import api, api_versions, control, header, produce
 from protocol.errors import BadFrame
+from protocol.groups import find_group
 from protocol.weight import weigh_request
 from proxy.net.services import ConnectionServices, Handlers
 
@@ -162,6 +164,15 @@ def relay_share(link: RelayLink, head: RequestHeader, frame: Frame) -> None:
     the broker connection is never reopened silently.
     """
     link.upstream.open_share_session()
+    relay(link, head, frame)
+
+
+def relay_group(link: RelayLink, head: RequestHeader, frame: Frame) -> None:
+    """Relay a request that names its consumer group, which is noted for the access log."""
+    groups = link.broker.client_groups
+    group = find_group(head, frame) if groups is not None else ""
+    if groups is not None and group:
+        groups.learn(link, group)
     relay(link, head, frame)
 
 

@@ -59,3 +59,14 @@ def seconds_argument(text: str) -> float:
     if not 0.001 <= time_s <= 366 * 86_400:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 0.001 to a year")
     return time_s
+
+
+def amount_argument(text: str) -> float:
+    """A price, at least 0. ArgumentTypeError: anything else."""
+    try:
+        amount = float(text)
+    except ValueError:
+        amount = -1
+    if not 0 <= amount < 1e12:
+        raise argparse.ArgumentTypeError(f"{text!r} is no price such as 2.5")
+    return amount

@@ -6,7 +6,7 @@ bounded by TOP rows, WINDOWS windows or a closed set; the findings hold plain va
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +15,16 @@ from pyspark.sql import functions as F
 
 from metrics.access_log_schema import EMPTY_INTERVAL_MS
 from spark_audit import tables
+from spark_audit.brokers import join_brokers
+from spark_audit.diagnosis import (
+    NO_PRICES,
+    Diagnosis,
+    Evidence,
+    Prices,
+    TopicNeed,
+    diagnose,
+    plan_topic_needs,
+)
 from spark_audit.reading import (
     FileCount,
     Inputs,
@@ -23,10 +33,21 @@ from spark_audit.reading import (
     good_lines,
     read_lines,
 )
-from spark_audit.reconcile import Comparison, ScrapedCounters, Totals, compare
+from spark_audit.reconcile import (
+    Comparison,
+    Reconciliation,
+    ScrapedCounters,
+    Totals,
+    reconcile_boot,
+    reconcile_old,
+    reconcile_scrape,
+)
+from spark_audit.sections import build_marks, build_sections, read_boot_logs
 from spark_audit.sizing import Sizing, build_sizing
 
 TOP: Final = 15
+SIZED_TOPICS: Final = 5
+"""Topics with a curve of their own, those with the most bytes."""
 WINDOWS: Final = 240
 TOPIC_ROWS: Final = 20_000
 OTHER_TOPICS: Final = "(other topics)"
@@ -46,9 +67,10 @@ class Request:
 
     inputs: Inputs
     out: Path
-    counters: ScrapedCounters | None = None
+    counters: tuple[ScrapedCounters, ...] = ()
     cache_size_bytes: int | None = None
     window_ms: int | None = None
+    prices: Prices = NO_PRICES
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +98,12 @@ class Findings:
     compared_boot: str | None
     comparison: list[Comparison]
     counters: ScrapedCounters | None
+    reconciliations: list[Reconciliation] = field(default_factory=list)
+    groups: list[TableRow] = field(default_factory=list)
+    brokers: list[TableRow] = field(default_factory=list)
+    lag_times: list[TableRow] = field(default_factory=list)
+    topic_needs: list[TopicNeed] = field(default_factory=list)
+    diagnoses: list[Diagnosis] = field(default_factory=list)
 
 
 def run(spark: SparkSession, request: Request, say: Callable[[str], None]) -> Findings:
@@ -103,19 +131,40 @@ def run(spark: SparkSession, request: Request, say: Callable[[str], None]) -> Fi
     written = _write_tables(spark, planned, request.out / "tables", say)
     say("computing the sizing curve")
     sizing = build_sizing(fetches, cache_size_bytes)
+    topics, topic_reasons = (
+        _top(written["by_topic"], "topic"),
+        _list_topic_reasons(facts, totals),
+    )
     _write_curve(spark, sizing, request.out / "tables")
-    compared_boot, comparison = _compare(request.counters, boots, facts)
+    reconciliations = _reconcile(request.counters, boots, facts, written["by_section"], lines)
+    scraped = next((one for one in reconciliations if one.source == "scrape"), None)
+    topic_sizing = {
+        row["topic"]: _size_topic(fetches, row["topic"], cache_size_bytes)
+        for row in topics[:SIZED_TOPICS]
+    }
+    topic_needs = plan_topic_needs(topic_sizing, cache_size_bytes)
+    total = _rows(tables.hit_ratio(facts))[0]
+    evidence = Evidence(
+        boots=boots,
+        total=total,
+        topic_reasons=topic_reasons,
+        stored=_rows(written["stored"]),
+        laggards=_top(written["laggards"], "topic", "clientId", "group"),
+        sizing=sizing,
+        topic_sizing=topic_sizing,
+        cache_size_bytes=cache_size_bytes,
+    )
     return Findings(
         files=files,
         problems=problems,
         boots=boots,
         window_ms=window_ms,
-        total=_rows(tables.hit_ratio(facts))[0],
+        total=total,
         totals=_rows(written["totals"].orderBy("result", F.desc("bytes"), "reason")),
-        topics=_top(written["by_topic"], "topic"),
+        topics=topics,
         clients=_top(written["by_client"], "clientId"),
         partitions=_top(written["by_partition"], "topic", "partition"),
-        topic_reasons=_list_topic_reasons(facts, totals),
+        topic_reasons=topic_reasons,
         windows=_rows(
             written["by_window"].orderBy(F.desc("windowMs")).limit(WINDOWS).orderBy("windowMs")
         ),
@@ -131,9 +180,15 @@ def run(spark: SparkSession, request: Request, say: Callable[[str], None]) -> Fi
         ),
         sizing=sizing,
         cache_size_bytes=cache_size_bytes,
-        compared_boot=compared_boot,
-        comparison=comparison,
-        counters=request.counters,
+        compared_boot=scraped.boot if scraped else None,
+        comparison=list(scraped.rows) if scraped else [],
+        counters=request.counters[0] if request.counters else None,
+        reconciliations=reconciliations,
+        groups=_top(written["by_group"], "group"),
+        brokers=join_brokers(boots, _rows(written["by_boot"])),
+        lag_times=_rows(written["lag_times"].orderBy("bandIndex")),
+        topic_needs=topic_needs,
+        diagnoses=diagnose(evidence, request.prices),
     )
 
 
@@ -159,7 +214,13 @@ def _plan_tables(
         "by_window": tables.hit_ratio(facts, "windowMs"),
         "misses": tables.reasons(facts, "miss", "topic"),
         "passes": tables.reasons(facts, "pass", "topic"),
+        "by_group": tables.hit_ratio(tables.name_groups(facts), "group"),
+        "by_boot": tables.hit_ratio(facts, "boot"),
+        "by_section": build_sections(answered),
         "lag_bands": tables.lag_bands(answered),
+        "lag_times": tables.lag_times(fetches),
+        "laggards": tables.laggards(fetches),
+        "stored": tables.stored(blocks),
         "latency": tables.latency(fetches),
         "delays_by_client": tables.delays(fetches, "clientId"),
         "delays_by_topic": tables.delays(fetches, "topic"),
@@ -190,25 +251,41 @@ def _write_curve(spark: SparkSession, sizing: Sizing, directory: Path) -> None:
     spark.createDataFrame(rows, columns).coalesce(1).write.mode("overwrite").parquet(path)
 
 
-def _compare(
-    counters: ScrapedCounters | None, boots: list[TableRow], facts: DataFrame
-) -> tuple[str | None, list[Comparison]]:
-    """`counters` are of the process that was scraped: the boot whose log ends last."""
-    if counters is None:
-        return None, []
-    boot: str = max(boots, key=lambda row: (row["lastMs"], row["boot"]))["boot"]
-    rows = _rows(tables.totals(facts.where(F.col("boot") == boot)))
-    log: Totals = {
-        (row["result"], row["reason"]): (row["partitions"], row["bytes"]) for row in rows
-    }
-    return boot, compare(log, counters.totals)
+def _reconcile(
+    scrapes: tuple[ScrapedCounters, ...],
+    boots: list[TableRow],
+    facts: DataFrame,
+    sections: DataFrame,
+    lines: DataFrame,
+) -> list[Reconciliation]:
+    """Scrapes first, then the log of each boot that has counters of its own."""
+    marks = build_marks(sections, good_lines(lines, "counters"))
+    has_marks = any(boot["countersLines"] for boot in boots)
+    logs = read_boot_logs(marks, [(one.boot, one.number) for one in scrapes]) if has_marks else {}
+    found = []
+    for scrape in scrapes:
+        if scrape.boot:
+            found.append(reconcile_scrape(scrape, logs.get(scrape.boot)))
+            continue
+        boot: str = max(boots, key=lambda row: (row["lastMs"], row["boot"]))["boot"]
+        rows = _rows(tables.totals(facts.where(F.col("boot") == boot)))
+        log: Totals = {
+            (row["result"], row["reason"]): (row["partitions"], row["bytes"]) for row in rows
+        }
+        found.append(reconcile_old(boot, log, scrape))
+    return found + [reconcile_boot(logs[boot["boot"]]) for boot in boots if boot["boot"] in logs]
+
+
+def _size_topic(fetches: DataFrame, topic: str, cache_size_bytes: int | None) -> Sizing:
+    named = F.coalesce("topic", "topicId", F.lit(tables.UNKNOWN_TOPIC))
+    return build_sizing(fetches.where(named == topic), cache_size_bytes)
 
 
 def _current_size(request: Request, boots: list[TableRow]) -> int | None:
     """As the user says, else as the latest boot's files say, else as the counters say."""
     latest = max(boots, key=lambda row: row["lastMs"])
-    counted = request.counters.cache_size_bytes if request.counters else None
-    return request.cache_size_bytes or latest["cacheSizeBytes"] or counted or None
+    counted = [one.cache_size_bytes for one in request.counters if one.cache_size_bytes]
+    return request.cache_size_bytes or latest["cacheSizeBytes"] or max(counted, default=None)
 
 
 def _top(table: DataFrame, *keys: str, by: str = "bytes") -> list[TableRow]:

@@ -4,10 +4,13 @@ Owns the names in summary.json and the few numbers derived for it and the page. 
 Invariants: sizes in bytes, times in ms since 1970, ratios between 0 and 1 or null; keys are camelCase.
 """
 
+import dataclasses
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from metrics.access_log_schema import SCHEMA_VERSION
 from spark_audit.job import Findings
+from spark_audit.reconcile import Comparison
 
 
 class Outlook(NamedTuple):
@@ -58,14 +61,24 @@ class Spared(NamedTuple):
 
 
 def build_spared(findings: Findings) -> Spared:
-    """Counters are of one boot: where the log has several, hits are compared with what one of them asked."""
+    """What Forebay asked for: of all boots, by their `counters` lines; of one boot without them, by a scrape of it."""
     total, counters = findings.total, findings.counters
     own_bytes = None
-    if counters is not None and counters.upstream_bytes:
+    if all(boot["upstreamLast"] is not None for boot in findings.boots):
+        own_bytes = sum(
+            _own_bytes(boot["upstreamLast"]) - _own_bytes(boot["upstreamFirst"])
+            for boot in findings.boots
+        )
+    elif counters is not None and counters.upstream_bytes and len(findings.boots) == 1:
         own_bytes = sum(
             size for purpose, size in counters.upstream_bytes.items() if purpose != "client"
         )
     return Spared(total["hitBytes"], total["hitPartitions"], own_bytes)
+
+
+def _own_bytes(upstream: Iterable[Any]) -> int:
+    """Of what the broker sent, by purpose, what no client asked for."""
+    return sum(one["bytes"] for one in upstream if one["purpose"] != "client")
 
 
 def build_summary(findings: Findings) -> dict[str, Any]:
@@ -78,6 +91,13 @@ def build_summary(findings: Findings) -> dict[str, Any]:
         "topics": findings.topics,
         "clients": findings.clients,
         "lagBands": findings.lag_bands,
+        "lagTimes": findings.lag_times,
+        "groups": findings.groups,
+        "brokers": findings.brokers,
+        "topicNeeds": [need._asdict() for need in findings.topic_needs],
+        "findings": [
+            {**dataclasses.asdict(one), "sentence": one.sentence} for one in findings.diagnoses
+        ],
         "latency": findings.latency,
         "delays": {"byClient": findings.delays_by_client, "byTopic": findings.delays_by_topic},
         "spared": _spared(build_spared(findings)),
@@ -138,24 +158,38 @@ def _sizing(findings: Findings, outlook: Outlook) -> dict[str, Any]:
     }
 
 
-def _reconciliation(findings: Findings) -> dict[str, Any] | None:
-    if findings.counters is None:
-        return None
+def _reconciliation(findings: Findings) -> list[dict[str, Any]]:
+    return [
+        {
+            "boot": one.boot,
+            "source": one.source,
+            "agrees": one.agrees,
+            "firstMs": one.first_ms,
+            "untilMs": one.until_ms,
+            "text": one.text,
+            "rows": [_comparison(row) for row in one.rows],
+            "differences": [
+                {
+                    "firstMs": difference.first_ms,
+                    "lastMs": difference.last_ms,
+                    "droppedLines": difference.dropped_lines,
+                    "cause": difference.cause,
+                    **_comparison(difference.row),
+                }
+                for difference in one.differences
+            ],
+        }
+        for one in findings.reconciliations
+    ]
+
+
+def _comparison(row: Comparison) -> dict[str, Any]:
     return {
-        "boot": findings.compared_boot,
-        "agrees": all(row.agrees for row in findings.comparison),
-        "droppedLines": findings.counters.dropped_lines,
-        "upstreamFetchBytes": findings.counters.upstream_bytes,
-        "rows": [
-            {
-                "result": row.result,
-                "reason": row.reason,
-                "logPartitions": row.log_partitions,
-                "counterPartitions": row.counter_partitions,
-                "logBytes": row.log_bytes,
-                "counterBytes": row.counter_bytes,
-                "agrees": row.agrees,
-            }
-            for row in findings.comparison
-        ],
+        "result": row.result,
+        "reason": row.reason,
+        "logPartitions": row.log_partitions,
+        "counterPartitions": row.counter_partitions,
+        "logBytes": row.log_bytes,
+        "counterBytes": row.counter_bytes,
+        "agrees": row.agrees,
     }

@@ -37,6 +37,11 @@ int fc_read_batch(const uint8_t *bytes, uint64_t size, fc_batch *out) {
     return 0;
 }
 
+/* maxTimestamp of a batch (DefaultRecordBatch). */
+int64_t fc_batch_timestamp(const uint8_t *bytes) {
+    return (int64_t)read_big(bytes + FC_TIMESTAMP_END - 8, 8);
+}
+
 static void write_big(uint8_t *bytes, int width, uint64_t value) {
     for (int i = width - 1; i >= 0; i--, value >>= 8) {
         bytes[i] = (uint8_t)value;

@@ -111,6 +111,13 @@ int fc_lookup(fc_arena *a, int64_t slot, int64_t offset, int64_t limit_offset, u
     return rc;
 }
 
+static int64_t first_timestamp(fc_arena *a, const fc_hit *hit) {
+    if (hit->segments == 0 || hit->segment[0].length < FC_TIMESTAMP_END) {
+        return -1;
+    }
+    return fc_batch_timestamp(fc_at(a, hit->segment[0].position));
+}
+
 /* What one partition gives to a response. A broker reads `most` bytes of a log, the last batch in part if it is longer, so
  * that all of them are used (LogSegment.read). */
 static void find_one(fc_arena *a, const fc_wanted *w, int is_first, fc_response *r, fc_hit *hit, fc_taken *taken) {
@@ -120,9 +127,9 @@ static void find_one(fc_arena *a, const fc_wanted *w, int is_first, fc_response 
     if (most > 0 || is_first) {
         rc = hit == NULL ? FC_FULL : fc_lookup(a, w->slot, w->offset, w->limit_offset, most, is_first, hit);
     }
-    *taken = (fc_taken){rc, w->offset, 0};
+    *taken = (fc_taken){rc, w->offset, 0, -1};
     if (rc == 0) {
-        *taken = (fc_taken){(int64_t)hit->size_bytes, hit->next_offset, hit->admitted};
+        *taken = (fc_taken){(int64_t)hit->size_bytes, hit->next_offset, hit->admitted, first_timestamp(a, hit)};
     }
     if (taken->size_bytes > 0) {
         uint64_t used = hit->cut && hit->size_bytes < most ? most : hit->size_bytes;

@@ -45,6 +45,7 @@
 #define FC_SLOT_BITS 24
 #define FC_SHARED 0xffffffff
 #define FC_BATCH_HEADER 61
+#define FC_TIMESTAMP_END 43 /* of maxTimestamp in the header */
 #define FC_OWNER_BYTES 4  /* before each batch of a shared block: its partition's place */
 #define FC_IDENTITY_BYTES 496 /* for the caller, who says whose bytes these are */
 #define FC_GATHER_BYTES 8192 /* a hit in pieces of at most this, on average, is copied: so are all of a shared block */
@@ -210,6 +211,7 @@ typedef struct {                   /* what a response gets of it */
     int64_t size_bytes;            /* 0: no batch fits; FC_NO_ROOM: the response is full; other negatives: fc_lookup's */
     int64_t next_offset;
     uint64_t admitted;
+    int64_t timestamp;             /* maxTimestamp of the first batch's header; -1 without one */
 } fc_taken;
 
 typedef struct {                   /* a response that is being put together */
@@ -332,6 +334,7 @@ uint32_t fc_index_of_slot(int64_t slot);
 int fc_read_batch(const uint8_t *bytes, uint64_t size, fc_batch *out);
 int fc_read_head(const uint8_t *bytes, fc_batch *out);
 int fc_same_batch(const uint8_t *stored, const fc_batch *batch);
+int64_t fc_batch_timestamp(const uint8_t *bytes);
 void fc_write_head(uint8_t *stored, const fc_batch *batch);
 /* units.c */
 uint64_t fc_units_take(fc_arena *a, uint64_t least, uint64_t most, uint64_t *got);

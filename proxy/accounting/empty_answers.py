@@ -69,6 +69,16 @@ class Sum:
             counted.update(partitions)
             self.named += len(counted)
 
+    @property
+    def verdict(self) -> tuple[str, str]:
+        """Result and reason of all of its partitions."""
+        return self._key[-2:]
+
+    @property
+    def partitions(self) -> int:
+        """Partitions, each as often as a response named it."""
+        return sum(sum(counted.values()) for counted in self._counts.values())
+
     def line(self) -> EmptyValues:
         """Return the fields of `EmptyLine`, in its order. Do not add to the sum afterwards."""
         return (
@@ -137,6 +147,13 @@ class EmptyAnswers:
         self._named += one.named
         while self._named > self.limit:
             self._end(self._due.popleft() if self._due else self._sums.pop(next(iter(self._sums))))
+
+    def count_open(self) -> Counter[tuple[str, str]]:
+        """Partitions of sums that are no lines yet, by result and reason."""
+        counted: Counter[tuple[str, str]] = Counter()
+        for one in (*self._sums.values(), *self._due):
+            counted[one.verdict] += one.partitions
+        return counted
 
     def tick(self, _now: float) -> None:
         """End a share of the sums that are due. Called periodically."""

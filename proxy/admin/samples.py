@@ -60,6 +60,8 @@ class Process(Protocol):
     """The parts of the running process that are sampled (`proxy.app.Forebay`)."""
 
     @property
+    def boot(self) -> str: ...
+    @property
     def broker(self) -> Broker: ...
     @property
     def listeners(self) -> Sequence[AnyListener]: ...
@@ -82,6 +84,7 @@ def collect(process: Process) -> Iterator[Sample]:
     broker = process.broker
     broker.pipeline_counts.settle(broker.counters)
     yield Sample("forebay_build_info", (broker.version, COMMIT_UNKNOWN), 1)
+    yield Sample("forebay_boot_info", (process.boot,), 1)
     yield Sample("forebay_ready", (), int(process.readiness.check()[0]))
     yield Sample("forebay_fallback", (), 0)
     for reason, count in process.restarts.items():
@@ -338,6 +341,12 @@ def _access_log(broker: Broker) -> Iterator[Sample]:
     yield Sample("forebay_access_log_written_bytes_total", (), statistics.written_bytes)
     yield Sample("forebay_access_log_dropped_lines_total", (), statistics.dropped_lines)
     yield Sample("forebay_access_log_pending_files", (), statistics.pending_files)
+    if broker.client_groups is not None:
+        yield Sample("forebay_queue_depth", ("client_groups",), len(broker.client_groups))
+        yield Sample("forebay_queue_limit", ("client_groups",), broker.client_groups.limit)
+    if broker.counter_lines is not None:
+        number = broker.counter_lines.note_scrape()
+        yield Sample("forebay_access_log_counters_line", (), number)
 
 
 def _own_log(process: Process) -> Iterator[Sample]:

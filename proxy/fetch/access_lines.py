@@ -72,7 +72,7 @@ class AccessLines:
                 link.listener.name,
                 link.number,
                 cut_text(link.client_id),
-                None,
+                link.group,
                 head.api_version,
                 max(waited_s, 0.0) * 1000,
                 (left_at - received_at) * 1000,
@@ -80,7 +80,7 @@ class AccessLines:
             )
             empty: list[PartitionOutcome] = []
             for one in outcomes:
-                status, size_bytes, result, reason, delay_s, would_hit, at = one
+                status, size_bytes, result, reason, delay_s, would_hit, at, timestamp_ms = one
                 if not size_bytes and delay_s < LEAST_DELAY_S:
                     empty.append(one)
                     continue
@@ -111,7 +111,7 @@ class AccessLines:
                         age_bytes,
                         delay_s * 1000 if delay_s >= LEAST_DELAY_S else None,
                         would_hit,
-                        None,
+                        timestamp_ms,
                     )
                 )
             if empty:
@@ -144,7 +144,7 @@ class AccessLines:
                 link.listener.name,
                 link.number,
                 cut_text(link.client_id),
-                None,
+                link.group,
                 *topic,
                 result,
                 reason,
@@ -153,7 +153,7 @@ class AccessLines:
 
     def put_unread(self, link: FetchLink, version: int, took_s: float) -> None:
         """Write one line for a whole Fetch that Forebay did not decode. `took_s` is in seconds."""
-        asker = link.listener.name, link.number, cut_text(link.client_id), None, version
+        asker = link.listener.name, link.number, cut_text(link.client_id), link.group, version
         times_ms, time_ms = (0.0, took_s * 1000), time_ns() // NS_IN_MS
         response = time_ms, *asker, *times_ms, self._cache.peek_admitted_bytes()
         self._log.put((response, None, None, -1, -1, 0, *UNREAD, 0, -1, None, None, None, None))

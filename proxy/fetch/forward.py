@@ -108,7 +108,7 @@ def forward_fetch(
             head,
             record.reply,
             record.fetch.request_bytes,
-            record.passing(statuses, response),
+            record.passing(statuses, response, begun),
             begun,
             frame_bytes,
             source,
@@ -125,7 +125,7 @@ def forward_fetch(
         if response is not None:
             link.handlers.authorization.learn_answer(response, sent_at)
         shared.end_forwarded(shared_reads, response, answer)
-        record.forwarded(statuses, response, _in_session(record, response, answer))
+        record.forwarded(statuses, response, answer, _in_session(record, response, answer))
 
     scheduler.submit(
         link,

@@ -43,14 +43,22 @@ def peek_would_hit(cache: BlockCache, status: PartitionStatus) -> int:
     return UNBOUNDED if is_at_tail and status.state is ReadState.UNCONFIRMED else 0
 
 
-def plan_observed(status: PartitionStatus, most_bytes: int, size_bytes: int) -> PartitionOutcome:
+def plan_observed(
+    status: PartitionStatus, most_bytes: int, size_bytes: int, timestamp_ms: int | None
+) -> PartitionOutcome:
     """Return the outcome of one partition.
 
-    `most_bytes` is the result of `peek_would_hit`; `size_bytes` is the size of the broker's
-    response. A pass keeps its own result and reason, and has no estimate.
+    `most_bytes` is the result of `peek_would_hit`; `size_bytes` and `timestamp_ms` are of the
+    broker's response. A pass keeps its own result and reason, and has no estimate.
     """
     if status.state is ReadState.PASS:
-        return PartitionOutcome(status, size_bytes, status.state.value, status.reason)
+        verdict, would_hit_bytes = (status.state.value, status.reason), None
+    else:
+        verdict, would_hit_bytes = OBSERVED, min(most_bytes, size_bytes)
     return PartitionOutcome(
-        status, size_bytes, *OBSERVED, would_hit_bytes=min(most_bytes, size_bytes)
+        status,
+        size_bytes,
+        *verdict,
+        would_hit_bytes=would_hit_bytes,
+        timestamp_ms=timestamp_ms,
     )

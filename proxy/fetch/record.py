@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from protocol import api
+from protocol.batch import peek_timestamp
 from proxy.fetch.hit_estimate import plan_observed
 from proxy.fetch.services import NOT_PARKED
 from proxy.partitions.readable import NEEDS_BROKER, PartitionOutcome, PartitionStatus, ReadState
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from protocol.fetch import FetchPartition, FetchResponse
     from protocol.primitives import Frame
     from proxy.fetch.services import ClientFetch
+
+
+NOTHING = (0, None)
+"""Size and time stamp of a partition without records."""
 
 
 class FetchRecord:
@@ -69,12 +74,16 @@ class FetchRecord:
         self.link.answer_whole(api.FETCH, self.reply, frame, len(frame), fetch.request_bytes, left)
 
     def forwarded(
-        self, statuses: Sequence[PartitionStatus], response: FetchResponse | None, answer: Frame
+        self,
+        statuses: Sequence[PartitionStatus],
+        response: FetchResponse | None,
+        came: Frame,
+        answer: Frame,
     ) -> None:
-        """Send the broker's own frame. `response` is the decoded frame; None if it could not be
-        decoded.
+        """Send `answer`, what the session makes of the broker's frame `came`. `response` is that
+        frame decoded; None if it could not be decoded.
         """
-        sent = self.passing(statuses, response)
+        sent = self.passing(statuses, response, came)
         self.link.answer(
             self.head,
             self.reply,
@@ -85,25 +94,36 @@ class FetchRecord:
         )
 
     def passing(
-        self, statuses: Sequence[PartitionStatus], response: FetchResponse | None
+        self, statuses: Sequence[PartitionStatus], response: FetchResponse | None, came: Frame
     ) -> Callable[[bool], None]:
-        """Return the callback that counts the broker's own response.
+        """Return the callback that counts the broker's own response, which begins with `came`.
 
         Call it with True when the last byte has left, with False if it never will. `response` None
         counts zero bytes.
         """
         fetched = response.partitions if response is not None else ()
-        by_key = {(f.topic, f.partition): f.end - f.start for f in fetched}
-        sizes = [by_key.get((status.asked.topic, status.asked.partition), 0) for status in statuses]
+        by_key = {
+            (f.topic, f.partition): (f.end - f.start, peek_timestamp(came, f.start))
+            for f in fetched
+            if f.end > f.start
+        }
+        found = [
+            by_key.get((status.asked.topic, status.asked.partition), NOTHING) for status in statuses
+        ]
         if self.would_hit_bytes is None:
             outcomes = [
-                PartitionOutcome(status, size_bytes, *verdict)
-                for status, size_bytes, verdict in zip(
-                    statuses, sizes, plan_verdicts(statuses), strict=True
+                PartitionOutcome(status, size_bytes, *verdict, timestamp_ms=timestamp_ms)
+                for status, (size_bytes, timestamp_ms), verdict in zip(
+                    statuses, found, plan_verdicts(statuses), strict=True
                 )
             ]
         else:
-            outcomes = list(map(plan_observed, statuses, self.would_hit_bytes, sizes))
+            outcomes = [
+                plan_observed(status, would_hit_bytes, *one)
+                for status, would_hit_bytes, one in zip(
+                    statuses, self.would_hit_bytes, found, strict=True
+                )
+            ]
 
         return partial(
             self.link.broker.accounts.enter, self.fetch, outcomes, False, waited_s=self.waited_s

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from blockcache.sending import NO_ROOM
 from protocol import api
+from protocol.batch import peek_timestamp
 from protocol.errors import ErrorCode
 from protocol.fetch_build import (
     KEY,
@@ -60,8 +61,8 @@ UNKNOWN = -1
 """Offset in a response for one that is unknown."""
 HIT = "hit"
 """Result of what memory answers; it has no reason."""
-NOTHING = (NO_ROOM, UNKNOWN, 0)
-"""Size, next offset and age of a partition that memory is not asked about."""
+NOTHING = (NO_ROOM, UNKNOWN, 0, UNKNOWN)
+"""Size, next offset, age and time stamp of a partition that memory is not asked about."""
 PENDING = ("miss", "pending")
 """Result and reason of a partition whose miss fetch has not arrived."""
 REFUSED = ("miss", "refused")
@@ -174,14 +175,12 @@ def _add_stored(
     for asked, partition, state, _, limit_offset in statuses:
         if state is READABLE and partition is not None:
             wanted += partition.slot, asked[3], limit_offset, asked[6]
-    found: Iterator[tuple[int, int, int]] = iter(())
+    found: Iterator[tuple[int, int, int, int]] = iter(())
     if wanted:
         sender = fetch.link.broker.cache.sender
-        budget.room, sizes, next_offsets, admitted = sender.find_all(
-            wanted, budget.room, budget.began
-        )
+        budget.room, *columns = sender.find_all(wanted, budget.room, budget.began)
         budget.began = budget.began or sender.size_bytes > 0
-        found = zip(sizes, next_offsets, admitted, strict=True)
+        found = zip(*columns, strict=True)
     committed = fetch.request.isolation_level == READ_COMMITTED
     for status in statuses:
         (topic, index, _, offset, _, _, _), partition, state, _, limit_offset = status
@@ -191,20 +190,21 @@ def _add_stored(
         if stable_offset != high_watermark:  # else the broker has shown that none is open
             stable_offset = partition.last_stable_offset()
         offsets = high_watermark, stable_offset, row.log_start_offset
-        size_bytes, next_offset, at = next(found) if state is READABLE else NOTHING
+        size_bytes, next_offset, at, stamp = next(found) if state is READABLE else NOTHING
         aborted: Sequence[tuple[int, int]] | None = None
         admitted_at: int | None = at
+        timestamp_ms = stamp if stamp >= 0 else None
         if size_bytes <= 0:
             if committed and size_bytes == NO_ROOM:
                 aborted = ()
-            size_bytes, admitted_at = 0, None
+            size_bytes, admitted_at, timestamp_ms = 0, None, None
         elif committed:  # aborted transactions are known up to the limit
             aborted = partition.transactions.aborted(offset, min(next_offset, limit_offset))
             assert aborted is not None
         answers.append(
             _new(FetchAnswer, (topic, index, NO_ERROR, *offsets, aborted, (), size_bytes))
         )
-        outcome = status, size_bytes, "hit", "", 0.0, None, admitted_at
+        outcome = status, size_bytes, "hit", "", 0.0, None, admitted_at, timestamp_ms
         outcomes.append(_new(PartitionOutcome, outcome))
 
 
@@ -342,7 +342,12 @@ def _from_miss_fetch(
             fetch.link.broker.shared_reads.count_bytes(answer.records_bytes)
         budget.use(read)
         outcome = PartitionOutcome(
-            status, answer.records_bytes, status.state.value, status.reason, read.delay_s
+            status,
+            answer.records_bytes,
+            status.state.value,
+            status.reason,
+            read.delay_s,
+            timestamp_ms=peek_timestamp(answer.records[0], 0) if answer.records_bytes else None,
         )
     elif read is not None and read.said is not None and read.stage is not Stage.ARRIVED:
         answer = _retell(read.said, status)

@@ -62,6 +62,7 @@ class ClientConnection(Generic[Services, Kept]):
         "client_id",
         "finishing",
         "framed",
+        "group",
         "handlers",
         "holds_client",
         "is_signed_in",
@@ -91,6 +92,7 @@ class ClientConnection(Generic[Services, Kept]):
         self.stores = self.broker.stores_on(listener.config)
         self.number = number
         self.client_id: str | None = None
+        self.group: str | None = None  # the consumer group, for the access log; None: not known
         self._limits = self.broker.config.limits
         self._counters = self.broker.counters
         self._open = self.finishing = False
@@ -246,7 +248,9 @@ class ClientConnection(Generic[Services, Kept]):
 
     def name_client(self, client_id: str | None) -> None:
         """Note the client id of a request."""
-        self.client_id = client_id
+        has_changed, self.client_id = client_id != self.client_id, client_id
+        if has_changed and self.broker.client_groups is not None:
+            self.broker.client_groups.name(self, client_id)
 
     def note_answered(self, ordinal: int) -> None:
         """Note that Produce number `ordinal` of the connection is answered: a Fetch behind it may be
@@ -574,6 +578,15 @@ class ClientConnection(Generic[Services, Kept]):
             self._is_client_paused = False
             self.framed.release_reading(self.upstream)
 
+    def note_group(self, group: str | None) -> None:
+        """Note the consumer group that the client reads for; None: none, or several."""
+        self.group = group
+
+    @property
+    def host(self) -> str:
+        """The client's address without its port."""
+        return self.framed.peer.rpartition(":")[0]
+
     @property
     def peer(self) -> str:
         """The client's address, for log lines."""
@@ -617,6 +630,8 @@ class ClientConnection(Generic[Services, Kept]):
         self._counters.clients.close(cause, is_error=bool(blame) and cause not in BOUNDS)
         if blame:
             log.warning(blame, extra=self._fields(reason))  # the same text for all: a cause
+        if self.broker.client_groups is not None:
+            self.broker.client_groups.close(self)
         self.handlers.close()
         self.upstream.close()
         self.catch_up.close()

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from protocol.primitives import Frame
+    from proxy.accounting.client_groups import GroupMember
     from proxy.accounting.counters import Counters
     from proxy.config.model import Config, Limits, ListenerConfig
     from proxy.net.byte_budget import ByteBudget
@@ -103,8 +104,25 @@ class PipelinedRequests(Protocol):
         """
 
 
+class GroupNames(Protocol):
+    """Finds the consumer group of connections."""
+
+    def name(self, link: GroupMember, client_id: str | None) -> None:
+        """Note the client id of a connection, perhaps another than before."""
+
+    def learn(self, link: GroupMember, group: str) -> None:
+        """Note that a request of the connection has named its group, which is not empty."""
+
+    def close(self, link: GroupMember) -> None:
+        """Note the end of a connection."""
+
+
 class ConnectionServices(NetServices, Protocol):
     """Handed to listeners and to the connections of clients."""
+
+    @property
+    def client_groups(self) -> GroupNames | None:
+        """The consumer groups of clients; None: nobody asks."""
 
     @property
     def requests(self) -> ByteBudget:

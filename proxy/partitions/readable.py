@@ -149,7 +149,7 @@ class PartitionOutcome(NamedTuple):
     `delay_s`: how long its read waited for its disk. `would_hit_bytes`: in `cache.mode: observe`,
     the bytes that the cache would have given; None if no cache may answer it. `admitted_at`: the
     clock of admitted bytes when the first of the cached bytes was admitted; None if the cache gave
-    none.
+    none. `timestamp_ms`: maxTimestamp of the first batch handed out; None where it was not read.
     """
 
     status: PartitionStatus
@@ -159,6 +159,7 @@ class PartitionOutcome(NamedTuple):
     delay_s: float = 0.0
     would_hit_bytes: int | None = None
     admitted_at: int | None = None
+    timestamp_ms: int | None = None
 
 
 def plan_given_up(status: PartitionStatus) -> PartitionStatus:

@@ -18,6 +18,7 @@ from spark_audit.console import (
     EXIT_NOT_READY,
     EXIT_NOTHING,
     EXIT_USAGE,
+    amount_argument,
     describe_missing,
     fail,
     say,
@@ -45,14 +46,16 @@ def main(argv: Sequence[str]) -> int:
     if not inputs.files and not inputs.urls:
         return fail(EXIT_NOTHING, f"no .jsonl or .jsonl.gz file in {' '.join(arguments.logs)}")
     try:
-        counters = _read_counters(arguments.metrics)
+        counters = tuple(_read_counters(path) for path in arguments.metrics)
         arguments.out.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
         return fail(EXIT_USAGE, str(error))
+    from spark_audit.diagnosis import Prices
     from spark_audit.job import Request
 
     window_ms = round(1000 * arguments.window) if arguments.window else None
-    request = Request(inputs, arguments.out, counters, arguments.cache_size, window_ms)
+    prices = Prices(arguments.gib_month, arguments.read_cost)
+    request = Request(inputs, arguments.out, counters, arguments.cache_size, window_ms, prices)
     return _audit(request, arguments.master)
 
 
@@ -107,7 +110,24 @@ def _build_parser() -> argparse.ArgumentParser:
         "--master", metavar="URL", help="Spark master (default: this machine's cores)"
     )
     parser.add_argument(
-        "--metrics", type=Path, metavar="FILE", help="a saved answer of /metrics to compare with"
+        "--metrics",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a saved answer of /metrics to compare with; once for each Forebay",
+    )
+    parser.add_argument(
+        "--gib-month",
+        type=amount_argument,
+        metavar="PRICE",
+        help="price of a GiB of memory for a month, for the findings",
+    )
+    parser.add_argument(
+        "--read-cost",
+        type=amount_argument,
+        metavar="PRICE",
+        help="price of a GiB that the broker reads and sends, for the findings",
     )
     parser.add_argument(
         "--cache-size",
@@ -124,11 +144,9 @@ def _build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _read_counters(path: Path | None) -> "ScrapedCounters | None":
+def _read_counters(path: Path) -> "ScrapedCounters":
     from spark_audit.reconcile import scan_counters
 
-    if path is None:
-        return None
     try:
         return scan_counters(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -138,7 +156,7 @@ def _read_counters(path: Path | None) -> "ScrapedCounters | None":
 def _describe(findings: "Findings") -> str:
     total = findings.total
     text = f"{show_ratio(total['hitRatioBytes'])} of {show_bytes(total['bytes'])} came from memory"
-    if findings.counters is not None:
-        agrees = all(row.agrees for row in findings.comparison)
-        text += "; log and counters " + ("agree" if agrees else "differ, see the page")
+    for one in findings.reconciliations:
+        if one.source == "scrape" or one.agrees is False:
+            text += f"; {one.text}"
     return text

@@ -249,7 +249,7 @@ class Soak:
         """A fetch whose answer is given to the kernel in C, which may take all of it or a part."""
         wanted = log.slot, offset, log.end, most
         _, *found = self.cache.sender.find_all(wanted, FOREVER, False)
-        (size_bytes,), (next_offset,), _ = found
+        (size_bytes,), (next_offset,), *_ = found
         if size_bytes <= 0:
             self.missed += 1
             return

@@ -106,6 +106,7 @@ def test_hits_and_inserts_are_words_in_the_order_that_python_unpacks() -> None:
         "size_bytes",
         "next_offset",
         "admitted",
+        "timestamp",
     ]
     assert tuple(field for field, _ in ffi.typeof("fc_edges").fields) == Edges._fields
 

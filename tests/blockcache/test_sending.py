@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from blockcache import sending
 from blockcache.cache import NOT_STORED, BlockCache
-from tests.kit.cache_batches import FOREVER, TOPIC, build_batch, build_run, insert
+from tests.kit.cache_batches import FOREVER, STAMP_MS, TOPIC, build_batch, build_run, insert
 from tests.kit.examples import examples
 
 HEAD, END = b"head" * 20, b"end"
@@ -53,7 +53,8 @@ def find(cache, offset=0, max_bytes=100_000, index=0, has_records=False):
     """Next offset, size in bytes, and age, of a lookup in one partition."""
     wanted = cache.open(TOPIC, index), offset, FOREVER, max_bytes
     _, *found = cache.sender.find_all(wanted, FOREVER, has_records)
-    (size_bytes,), (next_offset,), (admitted_at,) = found
+    (size_bytes,), (next_offset,), (admitted_at,), (timestamp_ms,) = found
+    assert timestamp_ms == (STAMP_MS + offset if size_bytes > 0 else -1)
     return next_offset, size_bytes, admitted_at
 
 

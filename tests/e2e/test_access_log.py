@@ -138,3 +138,40 @@ def test_no_line_was_dropped(logged: Logged) -> None:
     closing = logged.lines[-1]
     assert (closing["event"], closing["droppedLines"]) == ("close", 0)
     assert closing["writtenLines"] == sum(line["type"] != "log" for line in logged.lines)
+
+
+def test_counters_are_those_of_the_lines_before_them_at_every_look(logged: Logged) -> None:
+    """Each scrape has put a line, among others; all were made under load."""
+    before: dict[str, Counter[tuple[str, str]]] = {"partitions": Counter(), "bytes": Counter()}
+    compared = 0
+    for line in logged.lines:
+        if line["type"] == "counters":
+            for one in line["results"]:
+                verdict = one["result"], one["reason"]
+                assert one["partitions"] - one["unwritten"] == before["partitions"][verdict]
+                assert one["bytes"] == before["bytes"][verdict]
+            compared += bool(line["results"])
+            continue
+        if line["type"] in ("fetch", "empty"):
+            verdict = line["result"], line["reason"]
+            before["partitions"][verdict] += line.get("partitions", 1)
+            before["bytes"][verdict] += line.get("bytes", 0)
+    assert compared >= 2
+    events = [line["event"] for line in logged.lines if line["type"] == "counters"]
+    assert (events[0], events[-1]) == ("open", "close") and "scrape" in events
+
+
+def test_records_are_as_old_as_their_time_stamps_say(logged: Logged) -> None:
+    """The producer sets them when a record is written, a moment before it is read."""
+    carried = [line for line in logged.fetches if line["bytes"]]
+    assert {line["timestamp"] is None for line in carried} == {False}
+    assert all(0 <= line["ts"] - line["timestamp"] < 1000 * PATIENCE_S for line in carried)
+    assert {line["result"] for line in carried} > {"hit"}, "of both ways"
+
+
+def test_the_log_names_listener_and_broker(logged: Logged) -> None:
+    closing = logged.lines[-1]
+    assert closing["nodeId"] == 1
+    (listener,) = closing["listeners"]
+    assert set(listener) == {"name", "address", "upstream"}
+    assert listener["address"].startswith("127.0.0.1:")

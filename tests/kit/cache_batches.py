@@ -13,6 +13,7 @@ HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES = HEADER.size  # 61
 TOPIC = bytes(range(16))
 FOREVER = 1 << 62
+STAMP_MS = 1_763_700_000_000
 
 
 def build_batch(
@@ -25,10 +26,14 @@ def build_batch(
     sequence: int = -1,
     seed: int = 0,
 ) -> bytes:
-    """One batch of `size` bytes with offsets [base_offset, base_offset + count)."""
+    """One batch of `size` bytes with offsets [base_offset, base_offset + count); its max timestamp is its base offset
+    and STAMP_MS.
+    """
     crc = random.Random(f"{base_offset} {seed}").getrandbits(32)
     producer = (producer_id, 0, sequence, count)
-    head = HEADER.pack(base_offset, size - 12, epoch, 2, crc, 0, count - 1, 0, 0, *producer)
+    head = HEADER.pack(
+        base_offset, size - 12, epoch, 2, crc, 0, count - 1, 0, base_offset + STAMP_MS, *producer
+    )
     return head + random.Random(f"{base_offset} {epoch} {seed}").randbytes(size - HEADER_BYTES)
 
 

@@ -17,9 +17,11 @@ from metrics.access_log import (
     MAX_TEXT_CHARS,
     AccessLog,
     BlockLine,
+    CountersLine,
     EmptyLine,
     FetchLine,
     FetchResponseLine,
+    ListenerAddress,
     LogLimits,
     format_block,
     format_empty,
@@ -28,10 +30,13 @@ from metrics.access_log import (
 from metrics.access_log_schema import (
     BLOCK_FIELDS,
     COUNT_FIELDS,
+    COUNTERS_FIELDS,
     EMPTY_FIELDS,
     FETCH_FIELDS,
     LINE_TYPES,
     LOG_FIELDS,
+    RESULT_FIELDS,
+    UPSTREAM_FIELDS,
     Field,
 )
 
@@ -481,3 +486,78 @@ def test_a_batch_ends_with_the_sum_by_which_it_names_many_partitions(
     assert log.close(timeout_s=30)
     assert [count for count in counts if count] == [2, 1, 2]
     assert log.statistics().written_lines == 6
+
+
+def counters_line(number: int, event: str = "minute") -> CountersLine:
+    results = [("hit", "", 7, 1 << 40, 2), ("miss", "cold", 1, 5, 0)]
+    return CountersLine(NOW_MS, event, number, results, [("watch", 9)], 3, 4, 5, 6)
+
+
+def test_counters_are_one_line_of_the_schema() -> None:
+    (text,) = format_lines("b1", 5, [counters_line(6)]).splitlines()
+    line = json.loads(text)
+    assert_fits(line, COUNTERS_FIELDS)
+    for one in line["results"]:
+        assert_fits(one, RESULT_FIELDS)
+    for one in line["upstream"]:
+        assert_fits(one, UPSTREAM_FIELDS)
+    assert (line["section"], line["number"], line["leaseLapses"]) == (5, 6, 4)
+    assert line["results"][0] == {
+        "result": "hit",
+        "reason": "",
+        "partitions": 7,
+        "bytes": 1 << 40,
+        "unwritten": 2,
+    }
+
+
+def test_every_line_names_the_counters_before_it(tmp_path: Path) -> None:
+    """Whatever the batches and files are; a number that was dropped is no section."""
+    limits = LogLimits(rotate_bytes=3000, flush_interval_s=0.001)
+    log = AccessLog(tmp_path, "b1", now_ms=lambda: NOW_MS, limits=limits)
+    for number in (1, 2, 5):
+        log.put_counters(counters_line(number))
+        for offset in range(100 * number):
+            log.put(fetch_line(offset=offset))
+        log.put(block_line())
+        log.put_empty(empty_line())
+    assert log.close(timeout_s=30)
+    sections: dict[tuple[str, int], int] = {}
+    expected = 0
+    for line in read_lines(tmp_path):
+        assert line["section"] == expected, line
+        if line["type"] == "counters":
+            expected = line["number"]
+        kind = (line["type"], line["section"])
+        sections[kind] = sections.get(kind, 0) + 1
+    assert {kind: count for kind, count in sections.items() if kind[0] == "fetch"} == {
+        ("fetch", 1): 100,
+        ("fetch", 2): 200,
+        ("fetch", 5): 500,
+    }
+
+
+def test_counters_are_dropped_at_the_queue_s_bound_as_others_are(tmp_path: Path) -> None:
+    log = AccessLog(tmp_path, "b1", now_ms=lambda: NOW_MS, limits=LogLimits(queue_lines=0))
+    log.put_counters(counters_line(1))
+    assert log.close()
+    assert log.statistics().dropped_lines == 1
+
+
+def test_log_lines_name_the_listeners_and_the_broker_once_it_is_known(tmp_path: Path) -> None:
+    log = AccessLog(tmp_path, "b1", now_ms=lambda: NOW_MS, limits=LogLimits(flush_interval_s=0.001))
+    shown = {"name": "main", "address": "0.0.0.0:9092", "upstream": "b:19092"}
+    log.learn_listeners([ListenerAddress(*shown.values())])
+    log.put(fetch_line())
+    while log.statistics().written_lines < 1:
+        threading.Event().wait(0.001)
+    log.learn_node(3)
+    log.put(fetch_line())
+    assert log.close()
+    lines = [line for line in read_lines(tmp_path) if line["type"] == "log"]
+    assert [(line["event"], line["nodeId"]) for line in lines] == [
+        ("open", None),
+        ("node", 3),
+        ("close", 3),
+    ]
+    assert all(line["listeners"] == [shown] for line in lines)

@@ -95,6 +95,7 @@ class QuietBroker:
         self.scheduler: Any = None
         self.accounts = Accounts(stand_in(self), None)
         self.wakeups = WakeupBatch()
+        self.client_groups = None
         self.config: Any = SimpleNamespace(cache=SimpleNamespace(confirm_every_s=LEASE_UNTIL_S))
         self.node: Any = SimpleNamespace(is_this=lambda node_id: node_id == NODE)
         self.clock_s = 0.0

@@ -79,7 +79,7 @@ def audited(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Au
     )
     out = tmp_path_factory.mktemp("out")
     findings = run(
-        spark, Request(find_inputs([str(directory)]), out, count(second)), lambda text: None
+        spark, Request(find_inputs([str(directory)]), out, (count(second),)), lambda text: None
     )
     cut = next(file for file in findings.files if file.path.endswith("access-cut.jsonl.gz"))
     return Audited(traffic, findings, out, directory, cut.lines)

@@ -87,7 +87,7 @@ def run_one(broker: KafkaCluster, mode: str, spark: SparkSession, directory: Pat
             shutil.copytree(sidecar.log_directory, directory / "logs")
     inputs = find_inputs([str(directory / "logs")])
     counters = scan_counters(text)
-    findings = run(spark, Request(inputs, directory / "out", counters), lambda _text: None)
+    findings = run(spark, Request(inputs, directory / "out", (counters,)), lambda _text: None)
     return Audited(findings, metrics, received_bytes, directory / "logs", counters)
 
 
@@ -156,7 +156,7 @@ def sum_results(*found: Findings) -> dict[tuple[str, str], tuple[int, int, int]]
 def version1(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Findings:
     counters = scan_counters((VERSION_1 / "metrics.txt").read_text())
     out = tmp_path_factory.mktemp("version1")
-    request = Request(find_inputs([str(VERSION_1)]), out, counters)
+    request = Request(find_inputs([str(VERSION_1)]), out, (counters,))
     return run(spark, request, lambda _text: None)
 
 
@@ -183,7 +183,7 @@ def test_a_log_that_changes_its_version_is_the_sum_of_both(
     for directory in (VERSION_1, runs["serve"].logs):
         shutil.copytree(directory, tmp_path / "logs", dirs_exist_ok=True)
     counters = runs["serve"].counters
-    request = Request(find_inputs([str(tmp_path / "logs")]), tmp_path / "out", counters)
+    request = Request(find_inputs([str(tmp_path / "logs")]), tmp_path / "out", (counters,))
     both = run(spark, request, lambda _text: None)
     assert both.problems == {}
     assert sorted(boot["schemaVersion"] for boot in both.boots) == [1, SCHEMA_VERSION]

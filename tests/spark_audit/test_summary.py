@@ -11,5 +11,5 @@ def test_the_summary_is_json_and_holds_the_findings(audited: Audited) -> None:
     assert summary["fetches"]["hitBytes"] == audited.findings.total["hitBytes"]
     assert summary["log"]["unreadableLines"] == sum(audited.findings.problems.values())
     assert summary["sizing"]["neededBytes"]["0.99"] == audited.findings.sizing.needed_bytes[0.99]
-    assert [row["agrees"] for row in summary["reconciliation"]["rows"]].count(False) > 0
+    assert [row["agrees"] for row in summary["reconciliation"][0]["rows"]].count(False) > 0
     assert len(summary["log"]["incompleteFiles"]) == 1

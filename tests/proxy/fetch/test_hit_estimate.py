@@ -70,16 +70,19 @@ def test_estimate_counts_the_brokers_bytes(
 ) -> None:
     asked = FetchPartition(TOPIC_ID, 0, -1, 20, -1, -1, MIB)
     told = plan_observed(
-        PartitionStatus(asked, partition, ReadState.AT_END, "", 20), UNBOUNDED, 700
+        PartitionStatus(asked, partition, ReadState.AT_END, "", 20), UNBOUNDED, 700, 5
     )
     assert (told.result, told.reason, told.size_bytes, told.would_hit_bytes) == (
         *OBSERVED,
         700,
         700,
     )
-    told = plan_observed(PartitionStatus(asked, partition, ReadState.MISS, "cold", -1), 0, 700)
+    assert told.timestamp_ms == 5
+    told = plan_observed(
+        PartitionStatus(asked, partition, ReadState.MISS, "cold", -1), 0, 700, None
+    )
     assert (told.result, told.reason, told.would_hit_bytes) == (*OBSERVED, 0)
     told = plan_observed(
-        PartitionStatus(asked, partition, ReadState.PASS, "old-format", -1), 0, 700
+        PartitionStatus(asked, partition, ReadState.PASS, "old-format", -1), 0, 700, None
     )
     assert (told.result, told.reason, told.would_hit_bytes) == ("pass", "old-format", None)

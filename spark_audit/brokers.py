@@ -1,0 +1,54 @@
+"""Starts of Forebay by the broker that each stood before.
+
+Owns how a broker is named. Must not know Spark. Invariant: every boot belongs to exactly one broker: the one of its
+node id; else the one whose address its listeners lead to; else UNKNOWN_BROKER.
+"""
+
+from typing import Any, Final
+
+UNKNOWN_BROKER: Final = "(unknown)"
+_SUMS: Final = (
+    "bytes",
+    "partitions",
+    "emptyPartitions",
+    "observedBytes",
+    "wouldHitBytes",
+    *(
+        f"{result}{measure}"
+        for result in ("hit", "miss", "pass")
+        for measure in ("Bytes", "Partitions")
+    ),
+)
+
+Row = dict[str, Any]
+
+
+def name_broker(boot: Row) -> str:
+    """`3` for node id 3; `10.0.0.1:19092` for an address behind the listeners."""
+    if boot["nodeId"] is not None:
+        return str(boot["nodeId"])
+    upstreams = sorted({one["upstream"] for one in boot["listeners"] or ()})
+    return ", ".join(upstreams) or UNKNOWN_BROKER
+
+
+def join_brokers(boots: list[Row], by_boot: list[Row]) -> list[Row]:
+    """Sums of the rows of `by_boot` for each broker, with `broker`, `boots`, `listeners` (their client addresses) and
+    the hit ratios, most bytes first.
+    """
+    sums = {row["boot"]: row for row in by_boot}
+    brokers: dict[str, Row] = {}
+    for boot in boots:
+        name = name_broker(boot)
+        row = brokers.setdefault(
+            name, {"broker": name, "boots": 0, "listeners": "", **dict.fromkeys(_SUMS, 0)}
+        )
+        row["boots"] += 1
+        addresses = [f"{one['name']} {one['address']}" for one in boot["listeners"] or ()]
+        row["listeners"] = ", ".join(addresses) or row["listeners"]
+        for measure in _SUMS:
+            row[measure] += sums.get(boot["boot"], {}).get(measure) or 0
+    for row in brokers.values():
+        for measure in ("Bytes", "Partitions"):
+            whole = row[measure.lower()]
+            row[f"hitRatio{measure}"] = row[f"hit{measure}"] / whole if whole else None
+    return sorted(brokers.values(), key=lambda row: (-row["bytes"], row["broker"]))

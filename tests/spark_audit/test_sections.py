@@ -1,0 +1,224 @@
+"""The log against the counters in it: whatever is lost, doubled or not written yet, the audit says what differs."""
+
+from __future__ import annotations
+
+import gzip
+import random
+import shutil
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from metrics.access_log import AccessLog, CountersLine, LogLimits
+from spark_audit.reading import find_inputs, good_lines, read_lines
+from spark_audit.reconcile import (
+    BootLog,
+    ScrapedCounters,
+    reconcile_boot,
+    reconcile_scrape,
+)
+from spark_audit.sections import build_marks, build_sections, read_boot_logs
+from spark_audit.tables import build_answered
+from tests.spark_audit.traffic import pretend, sum_empty
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from metrics.access_log import BlockLine
+    from tests.kit.log_lines import LoggedFetch
+
+BOOT = "b5"
+LINES_A_SECTION = 120
+SCRAPED = 7
+START_MS = 1_763_700_000_000
+
+
+def write_counted_log(directory: Path) -> list[ScrapedCounters]:
+    """Log a pretended traffic with a line of counters after each LINES_A_SECTION lines; what a scrape at each would have
+    said, first at the start. Sums without records are written a section later.
+    """
+    limits = LogLimits(rotate_bytes=60_000, flush_interval_s=0.001)
+    log = AccessLog(directory, BOOT, now_ms=lambda: START_MS, limits=limits)
+    partitions: Counter[tuple[str, str]] = Counter()
+    sizes: Counter[tuple[str, str]] = Counter()
+    waiting: list[LoggedFetch] = []
+    older: list[LoggedFetch] = []
+    scrapes: list[ScrapedCounters] = []
+
+    def count(event: str) -> None:
+        open_sums = Counter((line.result, line.reason) for line in waiting)
+        results = [
+            (*pair, number, sizes[pair], open_sums[pair]) for pair, number in partitions.items()
+        ]
+        totals = {pair: (number, sizes[pair]) for pair, number in partitions.items()}
+        number = len(scrapes) + 1
+        ts = START_MS + 60_000 * number
+        log.put_counters(
+            CountersLine(ts, event, number, results, [("watch", 9 * number)], 0, 0, 0, 0)
+        )
+        scrapes.append(ScrapedCounters(totals, None, 0, {}, BOOT, number))
+
+    count("open")
+    lines: list[LoggedFetch | BlockLine] = list(pretend(600, 200_000))
+    for number, line in enumerate(lines, 1):
+        if hasattr(line, "source"):
+            log.put(line)
+        else:
+            partitions[line.result, line.reason] += 1
+            sizes[line.result, line.reason] += line.bytes
+            if line.bytes or line.delay_ms is not None:
+                log.put(line)
+            else:
+                waiting.append(line)
+        if number % LINES_A_SECTION == 0:
+            for empty in sum_empty(older):
+                log.put_empty(empty)
+            waiting = waiting[len(older) :]
+            count("minute")
+            older = list(waiting)
+    assert log.close(timeout_s=30)
+    return scrapes
+
+
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[ScrapedCounters]]:
+    directory = tmp_path_factory.mktemp("counted")
+    return directory, write_counted_log(directory)
+
+
+def audit(spark: SparkSession, directory: Path, *numbers: int) -> BootLog | None:
+    lines = read_lines(spark, find_inputs([str(directory)]))
+    answered = build_answered(good_lines(lines, "fetch"), good_lines(lines, "empty"))
+    marks = build_marks(build_sections(answered), good_lines(lines, "counters"))
+    return read_boot_logs(marks, [(BOOT, number) for number in numbers]).get(BOOT)
+
+
+def copy_files(directory: Path, target: Path) -> list[Path]:
+    shutil.copytree(directory, target)
+    return sorted(target.iterdir())
+
+
+def test_a_whole_log_agrees_at_every_line_of_counters(
+    spark: SparkSession, counted: tuple[Path, list[ScrapedCounters]]
+) -> None:
+    directory, scrapes = counted
+    log = audit(spark, directory, SCRAPED, len(scrapes))
+    assert log is not None and log.intervals == len(scrapes) - 1 > 10
+    own = reconcile_boot(log)
+    assert own.agrees and own.differences == []
+    assert sum(row.log_partitions for row in own.rows) > 500
+    for number in (SCRAPED, len(scrapes)):
+        found = reconcile_scrape(scrapes[number - 1], log)
+        assert found.agrees and "up to the scrape" in found.text
+        assert found.until_ms == START_MS + 60_000 * number
+        written = sum(row.log_partitions for row in found.rows)
+        counted_partitions = sum(one for one, _ in scrapes[number - 1].totals.values())
+        assert 0 < counted_partitions - written < LINES_A_SECTION * 2, "some sums were open"
+    changed = {**scrapes[-1].totals, ("hit", ""): (1, 1)}
+    wrong = reconcile_scrape(scrapes[-1]._replace(totals=changed), log)
+    assert not wrong.agrees and "hit has" in wrong.text
+
+
+def test_a_scrape_after_the_log_s_end_agrees_up_to_that(
+    spark: SparkSession, counted: tuple[Path, list[ScrapedCounters]]
+) -> None:
+    """The log was copied before its last lines had been written."""
+    directory, scrapes = counted
+    last = scrapes[-1]
+    more = {pair: (one + 5, size + 5) for pair, (one, size) in last.totals.items()}
+    log = audit(spark, directory, last.number + 1)
+    for number in (last.number + 1, 0):
+        found = reconcile_scrape(last._replace(totals=more, number=number), log)
+        assert found.agrees and "not in this log yet" in found.text, found.text
+        assert found.until_ms == START_MS + 60_000 * last.number
+    less = reconcile_scrape(
+        last._replace(totals={("hit", ""): (1, 1)}, number=last.number + 1), log
+    )
+    assert not less.agrees
+
+
+def test_a_lost_file_is_an_interval_with_its_time(
+    spark: SparkSession, counted: tuple[Path, list[ScrapedCounters]], tmp_path: Path
+) -> None:
+    directory, scrapes = counted
+    files = copy_files(directory, tmp_path / "logs")
+    assert len(files) > 4
+    lost = files[2]
+    text = gzip.decompress(lost.read_bytes()) if lost.suffix == ".gz" else lost.read_bytes()
+    fetches = text.count(b'"type":"fetch"')
+    lost.unlink()
+    log = audit(spark, tmp_path / "logs")
+    assert log is not None
+    found = reconcile_boot(log)
+    assert found.agrees is False
+    assert 0 < log.differing < log.intervals / 2, "the other intervals agree"
+    missing = sum(one.row.counter_partitions - one.row.log_partitions for one in found.differences)
+    assert missing >= fetches > 0
+    assert all("lines are missing" in one.cause for one in found.differences)
+    first, last = (
+        min(one.first_ms for one in found.differences),
+        max(one.last_ms for one in found.differences),
+    )
+    assert START_MS < first < last < START_MS + 60_000 * len(scrapes)
+
+
+def test_a_file_that_is_there_twice_is_said(
+    spark: SparkSession, counted: tuple[Path, list[ScrapedCounters]], tmp_path: Path
+) -> None:
+    directory, _ = counted
+    files = copy_files(directory, tmp_path / "logs")
+    text = (
+        gzip.decompress(files[1].read_bytes())
+        if files[1].suffix == ".gz"
+        else files[1].read_bytes()
+    )
+    kept = b"".join(line for line in text.splitlines(True) if b'"type":"counters"' not in line)
+    (tmp_path / "logs" / "again.jsonl").write_bytes(kept)
+    log = audit(spark, tmp_path / "logs")
+    assert log is not None
+    found = reconcile_boot(log)
+    assert found.agrees is False and found.differences
+    assert all("twice" in one.cause for one in found.differences)
+
+
+def test_a_log_whose_oldest_files_were_deleted_agrees_from_its_first_counters_on(
+    spark: SparkSession, counted: tuple[Path, list[ScrapedCounters]], tmp_path: Path
+) -> None:
+    """As retention does it all the time."""
+    directory, scrapes = counted
+    for path in copy_files(directory, tmp_path / "logs")[:3]:
+        path.unlink()
+    log = audit(spark, tmp_path / "logs", len(scrapes))
+    assert log is not None and log.first.number > 1
+    assert reconcile_boot(log).agrees and reconcile_scrape(scrapes[-1], log).agrees
+    early = reconcile_scrape(scrapes[0], log)
+    assert early.agrees is None and "no counters line" in early.text
+
+
+def test_lines_of_counters_that_were_dropped_make_longer_intervals(
+    spark: SparkSession, counted: tuple[Path, list[ScrapedCounters]], tmp_path: Path
+) -> None:
+    directory, scrapes = counted
+    draw = random.Random(3)
+    for path in copy_files(directory, tmp_path / "logs"):
+        text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        path.unlink()
+        kept = [
+            line
+            for line in text.splitlines(True)
+            if b'"event":"minute"' not in line or draw.random() < 0.6
+        ]
+        (path.parent / f"{path.name.removesuffix('.gz')}").write_bytes(b"".join(kept))
+    log = audit(spark, tmp_path / "logs")
+    assert log is not None and 3 < log.intervals < len(scrapes) - 1
+    assert reconcile_boot(log).agrees
+
+
+def test_a_scrape_of_another_boot_is_compared_with_nothing() -> None:
+    found = reconcile_scrape(
+        ScrapedCounters({("hit", ""): (1, 1)}, None, None, {}, "other", 3), None
+    )
+    assert found.agrees is None and "another Forebay" in found.text
