@@ -45,6 +45,10 @@ PASSES: Final = 3
 _VANISHED: Final = "vanished while it was read"
 
 
+class WorkersUnready(Exception):
+    """Spark's workers cannot run the reading; the message says what they need."""
+
+
 class Ingested(NamedTuple):
     """What an ingest did: files and stored bytes read, and the ledger of the whole table."""
 
@@ -82,9 +86,7 @@ def _not_read(commits: Sequence[Commit]) -> dict[str, str]:
     return {uri: why for commit in commits for uri, why in commit.not_read.items()}
 
 
-def plan_new(
-    listing: Listing, known: Sequence[Commit]
-) -> tuple[list[StoredFile], dict[str, str]]:
+def plan_new(listing: Listing, known: Sequence[Commit]) -> tuple[list[StoredFile], dict[str, str]]:
     """The files to read, and those that are too large, with the reason."""
     seen = {tuple(file) for commit in known for file in commit.files}
     wanted, refused = [], {}
@@ -119,14 +121,15 @@ def _read_new(
         numbers = {file.uri: place for place, file in enumerate(wanted)}
         try:
             _append(spark, table, data_format, name, wanted, numbers)
-        except PySparkException:
+        except PySparkException as error:
+            _raise_unready(error)
             closed = {one.uri: why for one in wanted if (why := store.can_open(one.uri))}
             if not closed:
                 raise
             not_read |= closed
             wanted = [one for one in wanted if one.uri not in closed]
             continue
-        read = _reported(spark, table, data_format, name)
+        read = _reported(spark, store, table, data_format, name)
         commit = Commit(name, tuple(one for one in wanted if one.uri in read), {}, ())
         write_commit(store, table, data_format, commit)
         commits.append(commit)
@@ -175,12 +178,36 @@ def _append(
     writer.save(lines_uri(table))
 
 
-def _reported(spark: SparkSession, table: str, data_format: str, name: str) -> set[str]:
-    """The files that the ingest has read."""
-    reader = spark.read.format(data_format)
-    reader = reader.schema(row_struct()) if data_format == DEFAULT_FORMAT else reader
-    rows = reader.load(lines_uri(table)).where(F.col("ingest") == name)
-    return {report.path for report in read_reports(rows)}
+def _raise_unready(error: PySparkException) -> None:
+    """WorkersUnready, if that is why the job failed."""
+    text = str(error)
+    for sign in ("ModuleNotFoundError", "PACKAGE_NOT_INSTALLED", "PYTHON_VERSION_MISMATCH"):
+        if sign in text:
+            line = next((one for one in text.splitlines() if sign in one), sign).strip()
+            raise WorkersUnready(
+                "Spark's workers need the driver's version of Python with pyarrow, pandas and numpy: install them"
+                f" there, or ship them with --conf spark.archives=... ({line})"
+            ) from error
+
+
+def _reported(
+    spark: SparkSession, store: Store, table: str, data_format: str, name: str
+) -> set[str]:
+    """The files that the ingest has read. TableError: workers have written where the driver sees nothing."""
+    try:
+        reader = spark.read.format(data_format)
+        reader = reader.schema(row_struct()) if data_format == DEFAULT_FORMAT else reader
+        rows = reader.load(escape_glob(lines_uri(table))).where(F.col("ingest") == name)
+        found = {report.path for report in read_reports(rows)}
+    except PySparkException as error:
+        raise TableError(f"{table} cannot be read back: {str(error).splitlines()[0]}") from error
+    is_local = spark.sparkContext.master.startswith("local")
+    if not found and table.startswith("file:") and not is_local:
+        raise TableError(
+            f"Spark's workers share no {table} with this machine: name a place that all of them reach,"
+            " such as s3a://bucket/table or hdfs://host/table, for logs, table and report"
+        )
+    return found
 
 
 def _find_again(
@@ -208,7 +235,9 @@ def _ship_code(spark: SparkSession) -> None:
         root / "metrics" / "access_log_schema.py",
     ]
     text = b"".join(one.read_bytes() for one in names)
-    target = Path(tempfile.gettempdir()) / f"forebay-audit-{hashlib.sha256(text).hexdigest()[:16]}.zip"
+    target = (
+        Path(tempfile.gettempdir()) / f"forebay-audit-{hashlib.sha256(text).hexdigest()[:16]}.zip"
+    )
     if not target.exists():
         beside = target.with_suffix(f".{secrets.token_hex(4)}")
         with zipfile.ZipFile(beside, "w") as archive:

@@ -25,6 +25,8 @@ from spark_audit.diagnosis import (
     diagnose,
     plan_topic_needs,
 )
+from spark_audit.ledger import Ledger
+from spark_audit.line_table import LineTable
 from spark_audit.reading import (
     FileCount,
     Inputs,
@@ -32,6 +34,7 @@ from spark_audit.reading import (
     count_problems,
     good_lines,
     read_lines,
+    show_ledger,
 )
 from spark_audit.reconcile import (
     Comparison,
@@ -44,8 +47,11 @@ from spark_audit.reconcile import (
 )
 from spark_audit.sections import build_marks, build_sections, read_boot_logs
 from spark_audit.sizing import Sizing, build_sizing
+from spark_audit.storage import Store, escape_glob, to_uri
 
 TOP: Final = 15
+_SCRATCH: Final = "lines-in-progress"
+"""Table of the lines while the report is made; removed afterwards."""
 SIZED_TOPICS: Final = 5
 """Topics with a curve of their own, those with the most bytes."""
 WINDOWS: Final = 240
@@ -66,7 +72,7 @@ class Request:
     """What is asked for. `cache_size_bytes` and `window_ms` are None to be taken from the log."""
 
     inputs: Inputs
-    out: Path
+    out: Path | str
     counters: tuple[ScrapedCounters, ...] = ()
     cache_size_bytes: int | None = None
     window_ms: int | None = None
@@ -104,18 +110,29 @@ class Findings:
     lag_times: list[TableRow] = field(default_factory=list)
     topic_needs: list[TopicNeed] = field(default_factory=list)
     diagnoses: list[Diagnosis] = field(default_factory=list)
+    ledger: Ledger | None = None
 
 
 def run(spark: SparkSession, request: Request, say: Callable[[str], None]) -> Findings:
     """Read, compute, write the tables. NothingToRead: no fetch line could be read."""
-    say(f"reading {len(request.inputs.files) + len(request.inputs.urls)} inputs")
-    lines = read_lines(spark, request.inputs).persist()
-    files, problems = count_files(lines, request.inputs), count_problems(lines)
-    boots = _rows(tables.boots(lines.where(F.col("problem").isNull())).orderBy("firstMs", "boot"))
+    scratch = f"{to_uri(request.out)}/{_SCRATCH}"
+    try:
+        return _compute(spark, request, read_lines(spark, request.inputs, scratch, say), say)
+    finally:
+        Store(spark).delete(scratch)
+
+
+def _compute(
+    spark: SparkSession, request: Request, table: LineTable, say: Callable[[str], None]
+) -> Findings:
+    lines = table.lines
+    files, problems = count_files(table), count_problems(table)
+    boots = _rows(tables.boots(lines).orderBy("firstMs", "boot"))
     if not any(boot["fetchLines"] or boot["emptyLines"] for boot in boots):
-        raise NothingToRead(_describe_nothing(files, problems))
+        raise NothingToRead(_describe_nothing(files, problems, table.ledger))
     say(
-        f"{sum(file.lines for file in files):,} lines, {sum(problems.values()):,} of them unreadable"
+        f"{sum(file.lines for file in files):,} lines, {sum(problems.values()):,} of them unreadable;"
+        f" {show_ledger(table.ledger)}"
     )
     fetches, blocks = good_lines(lines, "fetch"), good_lines(lines, "block")
     answered = tables.build_answered(fetches, good_lines(lines, "empty"))
@@ -128,14 +145,14 @@ def run(spark: SparkSession, request: Request, say: Callable[[str], None]) -> Fi
     facts = tables.build_facts(answered, window_ms).persist()
     planned = _plan_tables(facts, answered, fetches, blocks, window_ms)
     totals = _rows(tables.totals(facts))
-    written = _write_tables(spark, planned, request.out / "tables", say)
+    written = _write_tables(spark, planned, f"{to_uri(request.out)}/tables", say)
     say("computing the sizing curve")
     sizing = build_sizing(fetches, cache_size_bytes)
     topics, topic_reasons = (
         _top(written["by_topic"], "topic"),
         _list_topic_reasons(facts, totals),
     )
-    _write_curve(spark, sizing, request.out / "tables")
+    _write_curve(spark, sizing, f"{to_uri(request.out)}/tables")
     reconciliations = _reconcile(request.counters, boots, facts, written["by_section"], lines)
     scraped = next((one for one in reconciliations if one.source == "scrape"), None)
     topic_sizing = {
@@ -189,6 +206,7 @@ def run(spark: SparkSession, request: Request, say: Callable[[str], None]) -> Fi
         lag_times=_rows(written["lag_times"].orderBy("bandIndex")),
         topic_needs=topic_needs,
         diagnoses=diagnose(evidence, request.prices),
+        ledger=table.ledger,
     )
 
 
@@ -231,23 +249,23 @@ def _plan_tables(
 def _write_tables(
     spark: SparkSession,
     planned: dict[str, DataFrame],
-    directory: Path,
+    directory: str,
     say: Callable[[str], None],
 ) -> dict[str, DataFrame]:
     """Write each table as Parquet and hand it back read from there, so that nothing is computed twice."""
     written = {}
     for name, table in planned.items():
         say(f"table {name}")
-        path = (directory / name).resolve().as_uri()
+        path = f"{directory}/{name}"
         table.coalesce(1).write.mode("overwrite").parquet(path)
-        written[name] = spark.read.schema(table.schema).parquet(path)
+        written[name] = spark.read.schema(table.schema).parquet(escape_glob(path))
     return written
 
 
-def _write_curve(spark: SparkSession, sizing: Sizing, directory: Path) -> None:
+def _write_curve(spark: SparkSession, sizing: Sizing, directory: str) -> None:
     rows = [(*point, sizing.hit_ratio(point.hit_bytes)) for point in sizing.points]
     columns = "sizeBytes long, hitBytes long, hitPartitions long, hitRatioBytes double"
-    path = (directory / "sizing_curve").resolve().as_uri()
+    path = f"{directory}/sizing_curve"
     spark.createDataFrame(rows, columns).coalesce(1).write.mode("overwrite").parquet(path)
 
 
@@ -313,9 +331,12 @@ def _rows(table: DataFrame) -> list[TableRow]:
     return [row.asDict() for row in table.collect()]
 
 
-def _describe_nothing(files: list[FileCount], problems: dict[str, int]) -> str:
+def _describe_nothing(files: list[FileCount], problems: dict[str, int], ledger: Ledger) -> str:
     if not files:
         return "no .jsonl or .jsonl.gz file could be read"
+    refused = next((entry for entry in ledger.entries if entry.kind == "not-read"), None)
+    if refused is not None:
+        return f"{refused.path} could not be read ({refused.text}), nor could another file"
     counted = (
         ", ".join(f"{count} {problem}" for problem, count in problems.items()) or "none unreadable"
     )

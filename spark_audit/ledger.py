@@ -287,9 +287,7 @@ def _count_boot(boot: str, segments: list[SegmentReport]) -> tuple[BootCount, li
     return count, entries
 
 
-def _gap(
-    boot: str, before: SegmentReport | None, segment: SegmentReport, lost: int
-) -> LedgerEntry:
+def _gap(boot: str, before: SegmentReport | None, segment: SegmentReport, lost: int) -> LedgerEntry:
     place = f"between file {before.sequence} and file" if before else "before file"
     text = f"{lost} lines are missing {place} {segment.sequence} of boot {boot}"
     return LedgerEntry("gap", boot, segment.path, segment.first_line, lost, text)

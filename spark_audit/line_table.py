@@ -17,7 +17,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from spark_audit.ledger import Ledger, SegmentReport, build_ledger, scan_report
 from spark_audit.log_file import EXTRA_COLUMNS, REPORT
 from spark_audit.schema import build_line_struct
-from spark_audit.storage import Store, StoredFile
+from spark_audit.storage import Store, StoredFile, escape_glob
 
 DEFAULT_FORMAT: Final = "parquet"
 PARTITIONED_BY: Final = ("date", "broker", "type", "ingest")
@@ -46,9 +46,11 @@ class LineTable:
     reports: tuple[SegmentReport, ...]
     ledger: Ledger
 
-    def of(self, line_type: str) -> DataFrame:
-        """The lines of one type."""
-        return self.lines.where(F.col("type") == line_type)
+    @property
+    def counted(self) -> list[SegmentReport]:
+        """Reports on the segments whose lines are among `lines`."""
+        left_out = self.ledger.left_out
+        return [one for one in self.reports if one.segment not in left_out.get(one.ingest, ())]
 
 
 def row_struct() -> StructType:
@@ -103,9 +105,7 @@ def read_commits(store: Store, table: str) -> tuple[str, list[Commit]]:
                 name.removesuffix(".json"), files, said["notRead"], tuple(said["skipped"])
             )
         except (ValueError, KeyError, TypeError) as error:
-            raise TableError(
-                f"{uri} is damaged: remove it, and ingest its files again"
-            ) from error
+            raise TableError(f"{uri} is damaged: remove it, and ingest its files again") from error
         commits.append(commit)
         formats.add(said["format"])
     if len(formats) > 1:
@@ -140,6 +140,12 @@ def open_table(spark: SparkSession, store: Store, tables: Sequence[str]) -> Line
     return LineTable(lines.drop("report"), tuple(reports), ledger)
 
 
+def empty_table(spark: SparkSession, ledger: Ledger) -> LineTable:
+    """No lines; the ledger says why."""
+    rows = spark.createDataFrame([], row_struct()).drop("report")
+    return LineTable(rows, (), ledger)
+
+
 def read_reports(rows: DataFrame) -> list[SegmentReport]:
     """What the workers said of the files of these rows."""
     found = rows.where(F.col("type") == REPORT).select("ingest", "report").collect()
@@ -149,10 +155,12 @@ def read_reports(rows: DataFrame) -> list[SegmentReport]:
 def _load(spark: SparkSession, table: str, data_format: str) -> DataFrame:
     reader = spark.read.format(data_format)
     if data_format == DEFAULT_FORMAT:
-        return reader.schema(row_struct()).load(lines_uri(table))
+        return reader.schema(row_struct()).load(escape_glob(lines_uri(table)))
     loaded = reader.load(lines_uri(table))
     columns: list[Any] = [
-        F.col(one.name) if one.name in loaded.columns else F.lit(None).cast(one.dataType).alias(one.name)
+        F.col(one.name)
+        if one.name in loaded.columns
+        else F.lit(None).cast(one.dataType).alias(one.name)
         for one in row_struct()
     ]
     return loaded.select(*columns)

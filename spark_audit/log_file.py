@@ -187,9 +187,7 @@ class _Reading:
                 columns = {name: one.filter(pa.array(mask)) for name, one in columns.items()}
             yield self._build_batch(segment, columns, int(mask.sum()), int(day))
 
-    def _build_batch(
-        self, segment: _Segment, columns: dict[str, Any], count: int, day: int
-    ) -> Any:
+    def _build_batch(self, segment: _Segment, columns: dict[str, Any], count: int, day: int) -> Any:
         constants = {
             "segment": pa.scalar(self._number << SEGMENT_BITS | segment.number, pa.int64()),
             "date": pa.scalar(str(np.datetime64(day, "D"))),

@@ -64,7 +64,9 @@ def open_session(
     """
     own = dict(settings or {})
     if is_submitted():
-        return _fit(SparkSession.builder.appName("forebay audit").config(map=own).getOrCreate(), own)
+        return _fit(
+            SparkSession.builder.appName("forebay audit").config(map=own).getOrCreate(), own
+        )
     os.environ["JAVA_HOME"] = str(find_java().home)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     chosen = {**read_defaults(os.environ), **own}

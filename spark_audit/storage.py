@@ -19,8 +19,9 @@ _RESEMBLES: Final = re.compile(r"access-.*|.*\.jsonl.*")
 _BEING_WRITTEN: Final = re.compile(r".*\.gz\.tmp|.*\.crc|[._].*")
 _SCHEME: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:/")
 _STATUS: Final = re.compile(
-    r"\{path=(?P<path>.*?); isDirectory=(?P<directory>true|false);"
-    r"(?: length=(?P<length>\d+);.*?)? modification_time=(?P<modified>-?\d+);"
+    r"\w+\{path=(?P<path>.*); isDirectory=(?P<directory>true|false);"
+    r"(?: length=(?P<length>\d+);[^/]*)? modification_time=(?P<modified>-?\d+);.*",
+    re.DOTALL,
 )
 
 
@@ -152,27 +153,19 @@ class Store:
         return self._scan(system.listStatus(path))
 
     def _scan(self, statuses: Any) -> list[tuple[StoredFile, bool]]:
-        """One call for a whole directory where the texts can be told apart, else several for each file."""
-        count = len(statuses)
-        if count > 8:
-            texts = list(_STATUS.finditer(self._jvm.java.util.Arrays.toString(statuses)))
-            if len(texts) == count:
-                return [
-                    (
-                        StoredFile(one["path"], int(one["length"] or 0), int(one["modified"])),
-                        one["directory"] == "true",
-                    )
-                    for one in texts
-                ]
-        return [
-            (
-                StoredFile(
-                    one.getPath().toString(), int(one.getLen()), int(one.getModificationTime())
-                ),
-                bool(one.isDirectory()),
+        """Each file and whether it is a directory: by one call for each, its text, unless that is of another form."""
+        found = []
+        for one in statuses:
+            text = _STATUS.fullmatch(one.toString())
+            if text is not None:
+                file = StoredFile(text["path"], int(text["length"] or 0), int(text["modified"]))
+                found.append((file, text["directory"] == "true"))
+                continue
+            file = StoredFile(
+                one.getPath().toString(), int(one.getLen()), int(one.getModificationTime())
             )
-            for one in statuses
-        ]
+            found.append((file, bool(one.isDirectory())))
+        return found
 
     def _walk(self, uri: str, unreadable: dict[str, str]) -> Iterator[StoredFile]:
         waiting = [uri]

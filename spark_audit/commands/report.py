@@ -18,6 +18,7 @@ from spark_audit.console import (
     EXIT_NOT_READY,
     EXIT_NOTHING,
     EXIT_USAGE,
+    add_spark_arguments,
     amount_argument,
     describe_missing,
     fail,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from spark_audit.job import Findings, Request
     from spark_audit.reconcile import ScrapedCounters
 
-NEEDED_MODULES = ("pyspark",)
+NEEDED_MODULES = ("pyspark", "pyarrow", "pandas", "numpy")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -43,11 +44,10 @@ def main(argv: Sequence[str]) -> int:
     from spark_audit.reading import find_inputs
 
     inputs = find_inputs(arguments.logs)
-    if not inputs.files and not inputs.urls:
+    if inputs.is_absent:
         return fail(EXIT_NOTHING, f"no .jsonl or .jsonl.gz file in {' '.join(arguments.logs)}")
     try:
         counters = tuple(_read_counters(path) for path in arguments.metrics)
-        arguments.out.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
         return fail(EXIT_USAGE, str(error))
     from spark_audit.diagnosis import Prices
@@ -56,34 +56,46 @@ def main(argv: Sequence[str]) -> int:
     window_ms = round(1000 * arguments.window) if arguments.window else None
     prices = Prices(arguments.gib_month, arguments.read_cost)
     request = Request(inputs, arguments.out, counters, arguments.cache_size, window_ms, prices)
-    return _audit(request, arguments.master)
+    return _audit(request, arguments.master, dict(arguments.conf))
 
 
-def _audit(request: "Request", master: str | None) -> int:
+def _audit(request: "Request", master: str | None, settings: dict[str, str]) -> int:
+    from spark_audit.ingest import WorkersUnready
     from spark_audit.job import NothingToRead, run
+    from spark_audit.line_table import TableError
     from spark_audit.page.report import build_page
     from spark_audit.session import NotReady, open_session
+    from spark_audit.storage import Store, StoreError, to_uri
     from spark_audit.summary import build_summary
 
-    say(f"starting Spark for {show_bytes(request.inputs.size_bytes)} of logs")
+    size_bytes = request.inputs.size_bytes
+    say(f"starting Spark for {show_bytes(size_bytes)} of logs on this machine")
     try:
-        spark = open_session(master, request.inputs.size_bytes)
+        spark = open_session(master, size_bytes, settings)
     except NotReady as error:
         return fail(EXIT_NOT_READY, str(error))
     try:
         findings = run(spark, request, say)
+        say("drawing the page")
+        files = {
+            "index.html": build_page(findings),
+            "summary.json": json.dumps(build_summary(findings), indent=2) + "\n",
+            "topics.json": json.dumps(findings.topic_reasons, indent=0) + "\n",
+        }
+        out = str(request.out).rstrip("/")
+        store = Store(spark)
+        for name, text in files.items():
+            store.write_text(to_uri(f"{out}/{name}"), text)
     except NothingToRead as error:
         return fail(EXIT_NOTHING, str(error))
+    except WorkersUnready as error:
+        return fail(EXIT_NOT_READY, str(error))
+    except (TableError, StoreError) as error:
+        return fail(EXIT_USAGE, str(error))
     finally:
         spark.stop()
-    say("drawing the page")
-    summary = json.dumps(build_summary(findings), indent=2)
-    (request.out / "summary.json").write_text(summary + "\n", encoding="utf-8")
-    topics = json.dumps(findings.topic_reasons, indent=0)
-    (request.out / "topics.json").write_text(topics + "\n", encoding="utf-8")
-    (request.out / "index.html").write_text(build_page(findings), encoding="utf-8")
     say(_describe(findings))
-    sys.stdout.write(f"{request.out / 'index.html'}\n{request.out / 'summary.json'}\n")
+    sys.stdout.write(f"{out}/index.html\n{out}/summary.json\n")
     return EXIT_DONE
 
 
@@ -97,18 +109,15 @@ def _build_parser() -> argparse.ArgumentParser:
         "logs",
         nargs="+",
         metavar="LOGS",
-        help="directory, file, glob pattern or URL of .jsonl[.gz]",
+        help="directory, file or pattern of .jsonl[.gz], or a table of `forebay audit ingest`; paths or URIs",
     )
     parser.add_argument(
         "--out",
         required=True,
-        type=Path,
         metavar="DIR",
-        help="where tables and the page are written",
+        help="where tables and the page are written; a path, or a URI such as s3a://bucket/report",
     )
-    parser.add_argument(
-        "--master", metavar="URL", help="Spark master (default: this machine's cores)"
-    )
+    add_spark_arguments(parser)
     parser.add_argument(
         "--metrics",
         type=Path,
