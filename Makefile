@@ -1,5 +1,5 @@
 # `make` lists the targets; each recipe is one line. What is built lands in .venv, .build and */*.so; Kafka's
-# jars go to the user's cache directory, for all clones.
+# jars go to the user's cache directory, for all clones. Types are checked beside the tests: both take CPU alone.
 BIN := .venv/bin
 PYTHON ?= $(shell .ci/need --python)
 WORKERS ?= 5
@@ -8,7 +8,7 @@ ALONE = $(BIN)/pytest -q -m alone $$(git grep -l 'mark\.alone' -- tests)
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE  # tests start interpreters by the hundred: each would compile every module again
 
-.PHONY: help build demo lab bench shape growth test check collect tidy unit e2e soak chaos matrix docs lock tools clean
+.PHONY: help build demo lab bench shape growth test check lint types suite collect tidy unit e2e soak chaos matrix docs lock tools clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -38,14 +38,22 @@ shape: build tools ## the shapes of real clients: many partitions and connection
 growth: build tools ## how cost grows with bytes, requests, partitions and connections; writes bench/results/growth
 	$(BIN)/python -m bench.ladder.growth $(GROWTH)
 
-check: build ## format, lint, types, import contracts, generated documents
-	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/lint-imports && $(BIN)/python -m proxy.config.docs --check && $(BIN)/python -m metrics.catalog_docs --check
+check: lint types ## format, lint, types, import contracts, generated documents
+
+lint: build
+	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/lint-imports && $(BIN)/python -m proxy.config.docs --check && $(BIN)/python -m metrics.catalog_docs --check
+
+types: .venv/.ready
+	$(BIN)/mypy
 
 tidy: build ## print large files, functions and classes, writes to other objects, import cycles: places to look
 	$(BIN)/python -m tests.tidy
 
 test: .venv/.ready ## everything that CI runs, in about 15 minutes on two cores; WORKERS=5 run side by side
-	$(MAKE) -j2 check collect tools && $(PYTEST) -m 'not alone' && $(ALONE)
+	$(MAKE) -j2 lint collect tools && $(MAKE) -j2 types suite && $(ALONE)
+
+suite: .venv/.ready
+	$(PYTEST) -m 'not alone'
 
 unit: build ## the tests that need neither a broker nor Java, in two and a half minutes
 	$(PYTEST) -m 'not e2e'
@@ -53,7 +61,7 @@ unit: build ## the tests that need neither a broker nor Java, in two and a half 
 e2e: build tools ## the tests on real brokers and Spark
 	$(PYTEST) -m 'e2e and not alone' && $(ALONE)
 
-collect: build  # each worker reads all test files: one reader compiles them, beside the types' check
+collect: build  # each worker reads all test files: one reader compiles them first
 	-@$(BIN)/pytest -qq --collect-only >/dev/null 2>&1
 
 soak: build ## an hour of random load on the cache, in minutes; every byte served is compared

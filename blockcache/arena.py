@@ -45,7 +45,7 @@ class Hit:
 
     `views` are read-only and valid until `release()`, which empties them; `size_bytes` is their sum;
     `next_offset` is where the next read goes on; `admitted_at` is what the clock of admitted bytes
-    (`peek_admitted_bytes`) showed when the first batch was admitted. `on_reclaim(hit)` is called at most
+    (`peek_admitted_bytes`) showed before the first batch was admitted. `on_reclaim(hit)` is called at most
     once per block, when that block is next to be evicted: copy what is still unsent and release, or the
     block is kept aside (limbo) until the release.
     """

@@ -33,6 +33,7 @@ PLACED_FIELDS = tuple(name for name, _ in ffi.typeof("fc_placed").fields)
 PLACED_WORDS: Final = len(PLACED_FIELDS)
 assert ffi.sizeof("fc_placed") == 8 * PLACED_WORDS
 RUN_END: Final = PLACED_FIELDS.index("run_end")
+CLOCK: Final = PLACED_FIELDS.index("clock")
 NOT_STORED, RECLAIM = lib.FC_NOT_STORED, lib.FC_RECLAIM
 IDENTITY_BYTES: Final[int] = lib.FC_IDENTITY_BYTES
 """The most that `BlockCache.note_identity` takes."""
@@ -280,20 +281,21 @@ class BlockCache:
         if not 0 <= start <= end <= len(source):
             raise BadBatch(f"no run at [{start}, {end}) of {len(source)} bytes")
         out, words = self._inserted, self._inserted_words
-        words[0], words[1], words[5], words[6] = 0, covers_from, 0, 0
+        words[0], words[1], words[5], words[6], words[7] = 0, covers_from, 0, 0, 0
         rc = lib.fc_insert(self._a, slot, source + start, end - start, out)
         while rc == lib.FC_RECLAIM:
             self._offer()
             rc = lib.fc_insert(self._a, slot, source + start, end - start, out)
         self._call(rc)
-        _, _, first_offset, next_offset, conflict_offset, stored, skipped = words.tolist()
-        return Inserted(stored, first_offset, next_offset, conflict_offset, skipped)
+        _, _, first_offset, next_offset, conflict_offset, stored, skipped, batches = words.tolist()
+        return Inserted(stored, first_offset, next_offset, conflict_offset, skipped, batches)
 
     def append(self, buf: Buffer, placed: memoryview, count: int) -> None:
         """Stores `count` v2 batches of `buf` as a broker does.
 
         `placed` has PLACED_WORDS integers for each: slot, start and end in `buf`, the base offset and leader epoch that
-        it is stored with, and RUN_END, which becomes where its run ends now. Negative where nothing was stored:
+        it is stored with, RUN_END, which becomes where its run ends now, and CLOCK, which becomes what
+        `peek_admitted_bytes` was before it. RUN_END is negative where nothing was stored:
         something of it is there, it may not enter, it is no such batch, or `eliminate` is due. `buf` stays as it is, or
         is memory of `reserve`, where the batch lies then and stays.
         """
@@ -403,7 +405,9 @@ class BlockCache:
         return first if first >= 0 else -1 if first == lib.FC_NOT_STORED else self._refuse(first)
 
     def age_bytes(self, slot: int, offset: int) -> int | None:
-        """Bytes admitted, over all partitions, since `offset` was; None: neither stored nor in the ghost."""
+        """Bytes admitted, over all partitions, since `offset` was, its own batch included: the smallest FIFO of bytes
+        that holds it. None: neither stored nor in the ghost.
+        """
         age: int = lib.fc_age(self._a, slot, offset)
         return age if age >= 0 else None if age == lib.FC_NOT_STORED else self._refuse(age)
 
@@ -466,6 +470,14 @@ class BlockCache:
         """The clock when the oldest block's first batch was admitted; the present one if there is none."""
         clock: int = lib.fc_oldest_admitted(self._a)
         return clock
+
+    @property
+    def held_bytes(self) -> int | None:
+        """Bytes of the batches in it; None while none was evicted for room. Its mean over time is the size of the
+        FIFO of bytes that this cache is like (Little's law: each admitted byte stays for so many others).
+        """
+        held: int = self._a.live_bytes
+        return held if any(self._a.evicted_blocks) else None
 
     @property
     def generation(self) -> int:

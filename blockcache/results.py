@@ -29,8 +29,8 @@ class Inserted(NamedTuple):
     """What became of a run (`BlockCache.insert`): all of it, or what lies before a conflict (`conflict_offset`,
     else -1).
 
-    `next_offset` is the end of the last batch taken. `stored_bytes` are new; `skipped_bytes` did not enter
-    (too large, below the log start, or all room is pinned); the others were there already.
+    `next_offset` is the end of the last batch taken. `stored_bytes`, of `stored_batches`, are new; `skipped_bytes`
+    did not enter (too large, below the log start, or all room is pinned); the others were there already.
     """
 
     stored_bytes: int
@@ -38,3 +38,4 @@ class Inserted(NamedTuple):
     next_offset: int
     conflict_offset: int
     skipped_bytes: int
+    stored_batches: int

@@ -101,7 +101,9 @@ class FetchLine(NamedTuple):
 
 
 class BlockLine(NamedTuple):
-    """One run of batches admitted to the cache; see BLOCK_FIELDS."""
+    """One run of batches admitted to the cache; see BLOCK_FIELDS. `points`: offsets between the first and the end, and
+    the clock before the batch there.
+    """
 
     ts: int
     listener: str
@@ -113,6 +115,11 @@ class BlockLine(NamedTuple):
     bytes: int
     source: str
     admitted_bytes: int
+    batches: int
+    began_bytes: int
+    ended_bytes: int
+    points: tuple[tuple[int, int], ...]
+    held_bytes: int | None
 
 
 EmptyCounts = Mapping[int | None, Mapping[int, int]]
@@ -149,6 +156,7 @@ class CountersLine(NamedTuple):
     upstream: Sequence[tuple[str, int]]
     would_hit_bytes: int
     lease_lapses: int
+    produced_bytes: int
     dropped_lines: int
     admitted_bytes: int
 
@@ -179,7 +187,23 @@ FetchValues = tuple[
     int | None,
     int | None,
 ]
-BlockValues = tuple[int, str, str | None, bytes | None, int, int, int, int, str, int]
+BlockValues = tuple[
+    int,
+    str,
+    str | None,
+    bytes | None,
+    int,
+    int,
+    int,
+    int,
+    str,
+    int,
+    int,
+    int,
+    int,
+    tuple[tuple[int, int], ...],
+    int | None,
+]
 EmptyValues = tuple[
     int,
     int,
@@ -438,7 +462,8 @@ def cut_text(text: str | None) -> str | None:
 
 _BLOCK_FORMAT = (
     f'{{"v":{SCHEMA_VERSION},"type":"block","boot":"%s","ts":%d,"section":%d,%s,"baseOffset":%d'
-    ',"nextOffset":%d,"bytes":%d,"source":"%s","admittedBytes":%d}\n'
+    ',"nextOffset":%d,"bytes":%d,"source":"%s","admittedBytes":%d,"batches":%d,"beganBytes":%d,"endedBytes":%d'
+    ',"points":[%s],"heldBytes":%s}\n'
 )
 
 
@@ -450,8 +475,8 @@ _EMPTY_FORMAT = (
 
 _COUNTERS_FORMAT = (
     f'{{"v":{SCHEMA_VERSION},"type":"counters","boot":"%s","ts":%d,"section":%d,"event":"%s","number":%d'
-    ',"results":[%s],"upstream":[%s],"wouldHitBytes":%d,"leaseLapses":%d,"droppedLines":%d'
-    ',"admittedBytes":%d}\n'
+    ',"results":[%s],"upstream":[%s],"wouldHitBytes":%d,"leaseLapses":%d,"producedBytes":%d'
+    ',"droppedLines":%d,"admittedBytes":%d}\n'
 )
 
 
@@ -537,10 +562,28 @@ def format_block(boot: str, section: int, line: BlockValues) -> str:
         size_bytes,
         source,
         admitted,
+        batches,
+        began,
+        ended,
+        points,
+        held,
     ) = line
-    head = _block_head(listener, topic, topic_id, partition)
-    offsets = base_offset, next_offset
-    return _BLOCK_FORMAT % (boot, ts, section, head, *offsets, size_bytes, source, admitted)
+    return _BLOCK_FORMAT % (
+        boot,
+        ts,
+        section,
+        _block_head(listener, topic, topic_id, partition),
+        base_offset,
+        next_offset,
+        size_bytes,
+        source,
+        admitted,
+        batches,
+        began,
+        ended,
+        ",".join([f"{offset - base_offset},{clock - began}" for offset, clock in points]),
+        "null" if held is None else held,
+    )
 
 
 def format_empty(boot: str, section: int, line: EmptyValues) -> str:

@@ -10,6 +10,7 @@ field that is not nullable is always there; a change that old readers would misr
 | 1 | each partition that an answer names has a `fetch` line |
 | 2 | partitions answered without records are summed in `empty` lines |
 | 3 | `counters` lines; every line has its `section`; group, time stamp of the records, broker and listeners |
+| 3 | an age includes the batch itself; a `block` line says when its batches were stored |
 """
 
 from typing import Final, Literal, NamedTuple
@@ -190,7 +191,8 @@ FETCH_FIELDS: Final[tuple[Field, ...]] = (
     Field(
         "ageBytes",
         "integer",
-        "age of the fetch offset: bytes stored since it was stored",
+        "age of the fetch offset: bytes stored since it was stored; since version 3 its own batch is included, so "
+        "that a FIFO hits if it holds so many bytes",
         "bytes",
         True,
     ),
@@ -268,9 +270,40 @@ BLOCK_FIELDS: Final[tuple[Field, ...]] = (
     Field("bytes", "integer", "bytes stored", "bytes"),
     Field("source", "string", "produce, fetch or watch"),
     Field("admittedBytes", "integer", "bytes stored so far, these included", "bytes"),
+    Field("batches", "integer", "batches stored", since=3),
+    Field(
+        "beganBytes",
+        "integer",
+        "bytes stored so far, all partitions, before the run's first batch",
+        "bytes",
+        since=3,
+    ),
+    Field(
+        "endedBytes",
+        "integer",
+        "bytes stored so far, all partitions, behind its last batch",
+        "bytes",
+        since=3,
+    ),
+    Field(
+        "points",
+        "array",
+        "pairs of integers for batches between, one behind another: offset above `baseOffset`, and bytes stored "
+        "between `beganBytes` and the batch",
+        since=3,
+    ),
+    Field(
+        "heldBytes",
+        "integer",
+        "bytes of the batches in the cache, null while it was never full",
+        "bytes",
+        True,
+        since=3,
+    ),
 )
 """One line per run of batches admitted to the cache: those of one partition that came without a gap, from one source,
-within two minutes, mostly a few seconds.
+within two minutes, mostly a few seconds. Since version 3 a line through its first batch, its `points` and its end comes
+within 128 KiB of when each of its batches was stored.
 """
 
 RESULT_FIELDS: Final[tuple[Field, ...]] = (
@@ -305,6 +338,7 @@ COUNTERS_FIELDS: Final[tuple[Field, ...]] = (
     ),
     Field("wouldHitBytes", "integer", "as `forebay_fetch_would_hit_bytes_total`", "bytes"),
     Field("leaseLapses", "integer", "as `forebay_watch_lease_lapses_total`", "leases"),
+    Field("producedBytes", "integer", "bytes of Produce requests of clients", "bytes"),
     Field("droppedLines", "integer", "lines dropped so far in this boot", "lines"),
     Field("admittedBytes", "integer", "bytes stored so far, all partitions", "bytes"),
 )

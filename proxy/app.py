@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import dataclasses
 import gc
-import importlib.metadata
 import logging
 import os
 import secrets
@@ -130,11 +129,13 @@ class Forebay:
         cache: BlockCache | None = None,
         restarts: Mapping[str, int] | None = None,
         keep: Callable[[Config], object] = lambda _config: None,
+        version: str = "0",
     ) -> None:
         """`has_pipeline` False: no Produce uses the pipeline (proxy/produce/pipeline.py). `read` loads the
         configuration for a reload; None: `config` again, so that only certificates are reloaded.
         `cache` None: opened here. `restarts`: workers replaced before this one, by reason; None:
-        none. `keep` is given the configuration that a reload has put in force.
+        none. `keep` is given the configuration that a reload has put in force. `version`: Forebay's
+        own, for metrics and the broker's request logs.
         """
         self.own_log = own_log
         self.restarts = restarts or dict.fromkeys(REASONS, 0)
@@ -142,7 +143,7 @@ class Forebay:
         self.prefaulting: asyncio.Task[None] | None = None
         cache = open_cache(config, os.getpid()) if cache is None else cache
         access_log = open_access_log(config, self.boot)
-        self.broker = Broker(config, cache, access_log, find_version(), read_clock_s)
+        self.broker = Broker(config, cache, access_log, version, read_clock_s)
         dispatch = partial(Dispatch, has_pipeline=has_pipeline)
         self.listeners = [Listener(self.broker, entry, dispatch) for entry in config.listeners]
         self.own_connections = OwnConnections(self.broker, choose_own(self.listeners))
@@ -272,7 +273,13 @@ async def serve(
         return 1
     keep = handover.in_force.write
     forebay = Forebay(
-        config, own_log, read=read, cache=cache, restarts=handover.restarts, keep=keep
+        config,
+        own_log,
+        read=read,
+        cache=cache,
+        restarts=handover.restarts,
+        keep=keep,
+        version=handover.version,
     )
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, forebay.reloader.request)
     try:
@@ -359,12 +366,3 @@ def choose_own(listeners: Sequence[AnyListener]) -> AnyListener:
     return next(
         (one for one in listeners if one.config.upstream_credentials is not None), listeners[0]
     )
-
-
-def find_version() -> str:
-    """The installed version, for metrics and the broker's request logs; "0" if Forebay is not
-    installed.
-    """
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        return importlib.metadata.version("forebay")
-    return "0"

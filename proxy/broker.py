@@ -9,6 +9,7 @@ seconds.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ from proxy.fetch.sessions.cache import SessionCache, SessionLimits
 from proxy.fetch.wakeups import WakeupBatch
 from proxy.net.byte_budget import ByteBudget
 from proxy.net.tls_handshakes import Handshakes
+from proxy.partitions.partition_row import RUN_ROWS
 from proxy.partitions.table import Partitions
 from proxy.partitions.topics import Topics
 from proxy.produce.routes import PipelineCounts
@@ -79,7 +81,9 @@ class Broker:
         self.access_log = access_log
         self.stored_runs: StoredRuns | None = None
         if access_log is not None:
-            self.stored_runs = StoredRuns(access_log, cache, config.access_log.queue_lines)
+            self.stored_runs = StoredRuns(
+                access_log, cache, config.access_log.queue_lines, RUN_ROWS
+            )
         self.client_groups: ClientGroups | None = None
         if access_log is not None:
             self.client_groups = ClientGroups(config.limits.max_connections)
@@ -113,7 +117,10 @@ class Broker:
         self.accounts = Accounts(self, lines)
         self.counter_lines: CounterLines | None = None
         if access_log is not None and lines is not None:
-            self.counter_lines = CounterLines(access_log, self.counters, cache, lines.empty, now)
+            settle = partial(self.pipeline_counts.settle, self.counters)
+            self.counter_lines = CounterLines(
+                access_log, self.counters, cache, lines.empty, now, settle
+            )
 
     def configure(self, config: Config) -> None:
         """Put a configuration in force for all that reads it at each use. Parts that keep a value have a method

@@ -6,30 +6,35 @@ configuration keys without a flag. Imports the modules of a command only when th
 so that `--help` is quick and `serve` needs no Spark. Invariants:
 * exit code 0 is success, 1 a failure while running, 2 a wrong command line or configuration.
 * problems go to standard error, all at once; results go to standard output.
+* a worker parses arguments and reads files at a reload alone, so that its start is short.
 """
 
-import argparse
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import gc
 import importlib
-import importlib.metadata
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from proxy.admin import log
-from proxy.admin.log_queue import LogQueue
-from proxy.config.keys import KeyPath
 from proxy.config.load import Loaded, Setting, describe, load
 from proxy.config.memory import find_memory
-from proxy.config.model import Config
 from proxy.config.yaml_file import ConfigError
 from proxy.supervisor.handover import NoHandover, read_handover
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Sequence
+
+    from proxy.admin.log_queue import LogQueue
+    from proxy.config.keys import KeyPath
+    from proxy.config.model import Config
 
 _logger = logging.getLogger(__name__)
 OK, FAILED, USAGE = 0, 1, 2
@@ -94,6 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == ["audit"]:
         return run_audit(given[1:])
+    if given[:1] == ["worker"]:
+        return run_worker(given[1:])
     options = build_parser().parse_args(given)
     command: Callable[[argparse.Namespace], int] = options.command
     return command(options)
@@ -103,6 +110,8 @@ def build_parser() -> argparse.ArgumentParser:
     """The parser of all commands, with their help. `options.command` of its result is the function
     to call.
     """
+    import argparse
+
     parser = argparse.ArgumentParser(
         prog="forebay",
         description="A sidecar cache proxy in front of an Apache Kafka broker: consumers that keep up are\n"
@@ -110,19 +119,22 @@ def build_parser() -> argparse.ArgumentParser:
         epilog=_HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"forebay {_version()}")
+    parser.add_argument("--version", action="version", version=f"forebay {find_version()}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_serve(commands)
-    _add_worker(commands)
     config = commands.add_parser("config", help="look at a configuration without starting")
     _add_check(config.add_subparsers(metavar="COMMAND", required=True))
     arena = commands.add_parser("arena", help="look into a cache's memory")
     _add_inspect(arena.add_subparsers(metavar="COMMAND", required=True))
-    commands.add_parser("audit", help="hit ratios and the sizing curve from access logs")
+    commands.add_parser(
+        "audit", help="hit ratios and the sizing curve from access logs; what changed (audit diff)"
+    )
     return parser
 
 
 def _add_serve(commands: Any) -> None:
+    import argparse
+
     serve = commands.add_parser(
         "serve",
         help="run the proxy",
@@ -136,13 +148,6 @@ def _add_serve(commands: Any) -> None:
     for flag, metavar, path, text in _FLAGS:
         serve.add_argument(flag, metavar=metavar, dest=_destination(path), help=text)
     serve.set_defaults(command=run_serve)
-
-
-def _add_worker(commands: Any) -> None:
-    """Without `help` a command is in no list: the supervisor alone starts workers."""
-    worker = commands.add_parser("worker", description="Started by `forebay serve`, never by hand.")
-    worker.add_argument("handover", type=int, metavar="DESCRIPTOR")
-    worker.set_defaults(command=run_worker)
 
 
 def _add_check(commands: Any) -> None:
@@ -189,19 +194,24 @@ def run_serve(options: argparse.Namespace) -> int:
         supervisor = importlib.import_module("proxy.supervisor.run")
         collect_garbage()
         command, arguments = find_worker_command(), sys.argv[1:]
-        serving = supervisor.serve(loaded.config, command, _version(), arguments)
+        serving = supervisor.serve(loaded.config, command, find_version(), arguments)
         return _guard(lambda: asyncio.run(serving))
 
 
-def run_worker(options: argparse.Namespace) -> int:
-    """`forebay worker`: carry clients' bytes, as the supervisor's child. Returns the exit code."""
+def run_worker(arguments: Sequence[str]) -> int:
+    """`forebay worker DESCRIPTOR`: carry clients' bytes, as the supervisor's child. In no list of
+    commands, since the supervisor alone starts workers. Returns the exit code.
+    """
+    given = arguments[0] if len(arguments) == 1 else ""
     try:
-        handover = read_handover(options.handover)
+        handover = read_handover(int(given) if given.isdecimal() else -1)
     except NoHandover as refusal:
         print(f"forebay worker: {refusal}; start `forebay serve` instead", file=sys.stderr)
         return USAGE
-    served = build_parser().parse_args(handover.arguments)
-    read = build_reader(served)
+
+    def read() -> Loaded:
+        return build_reader(build_parser().parse_args(handover.arguments))()
+
     with contextlib.closing(_open_log(handover.config)) as own_log:
         app = importlib.import_module("proxy.app")
         uvloop = importlib.import_module("uvloop")
@@ -324,8 +334,10 @@ def _destination(path: KeyPath) -> str:
     return "_".join(map(str, path))
 
 
-def _version() -> str:
-    try:
+def find_version() -> str:
+    """The installed version; "0" if Forebay is not installed."""
+    import importlib.metadata
+
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version("forebay")
-    except importlib.metadata.PackageNotFoundError:
-        return "(not installed)"
+    return "0"

@@ -20,10 +20,10 @@ _SUMS: Final = (
     ),
 )
 
-Row = dict[str, Any]
+BootRow = dict[str, Any]
 
 
-def name_broker(boot: Row) -> str:
+def name_broker(boot: BootRow) -> str:
     """`3` for node id 3; `10.0.0.1:19092` for an address behind the listeners."""
     if boot["nodeId"] is not None:
         return str(boot["nodeId"])
@@ -31,12 +31,12 @@ def name_broker(boot: Row) -> str:
     return ", ".join(upstreams) or UNKNOWN_BROKER
 
 
-def join_brokers(boots: list[Row], by_boot: list[Row]) -> list[Row]:
+def join_brokers(boots: list[BootRow], by_boot: list[BootRow]) -> list[BootRow]:
     """Sums of the rows of `by_boot` for each broker, with `broker`, `boots`, `listeners` (their client addresses) and
     the hit ratios, most bytes first.
     """
     sums = {row["boot"]: row for row in by_boot}
-    brokers: dict[str, Row] = {}
+    brokers: dict[str, BootRow] = {}
     for boot in boots:
         name = name_broker(boot)
         row = brokers.setdefault(

@@ -30,7 +30,7 @@ GIB: Final = 1 << 30
 _MONTH_S: Final = 30 * 86_400
 _TOPICS_SHOWN: Final = 3
 
-TableRow = dict[str, Any]
+EvidenceRow = dict[str, Any]
 
 
 class Prices(NamedTuple):
@@ -80,11 +80,12 @@ class Diagnosis:
 class Evidence:
     """Rows of the audit's tables, as `spark_audit.job.Findings` has them."""
 
-    boots: Sequence[TableRow]
-    total: TableRow
-    topic_reasons: Sequence[TableRow]
-    stored: Sequence[TableRow]
-    laggards: Sequence[TableRow]
+    boots: Sequence[EvidenceRow]
+    total: EvidenceRow
+    topic_reasons: Sequence[EvidenceRow]
+    stored: Sequence[EvidenceRow]
+    fresh_misses: Sequence[EvidenceRow]
+    laggards: Sequence[EvidenceRow]
     sizing: Sizing
     topic_sizing: Mapping[str, Sizing]
     cache_size_bytes: int | None
@@ -239,28 +240,29 @@ def diagnose_leases(evidence: Evidence) -> Iterable[Diagnosis]:
 
 
 def diagnose_rights(evidence: Evidence) -> Iterable[Diagnosis]:
-    """Forebay may not read for itself, or is asked by connections that have shown no right yet."""
-    unproven, fresh = (
-        evidence.bytes_of("miss", "unproven"),
-        evidence.bytes_of("miss", "unauthorized-yet"),
-    )
-    size_bytes = sum(unproven.values()) + sum(fresh.values())
-    if not evidence.is_worth(size_bytes):
-        return
-    topics = {name: unproven.get(name, 0) + fresh.get(name, 0) for name in {*unproven, *fresh}}
-    yield Diagnosis(
-        "rights",
-        size_bytes,
-        f"Forebay could not show that memory may serve {show_bytes(size_bytes)} of {_name(topics)}: it has no right to"
-        " read there, or clients leave before theirs is known",
-        "listeners[].upstreamCredentials",
-        "a principal with READ on these topics",
-        "its own Fetches prove them and these bytes come from memory",
-    )
+    """Topics that are read while they are fresh, and of which nothing was ever stored: Forebay may not ask."""
+    stored = {row["topic"] for row in evidence.stored if row["bytes"]}
+    topics = {
+        row["topic"]: row["bytes"] for row in evidence.fresh_misses if row["topic"] not in stored
+    }
+    size_bytes = sum(topics.values())
+    if evidence.is_worth(size_bytes):
+        yield Diagnosis(
+            "rights",
+            size_bytes,
+            f"{show_bytes(size_bytes)} of {_name(topics)} were read while they were fresh, and nothing of it was ever"
+            " stored: Forebay has no right to read there itself",
+            "listeners[].upstreamCredentials",
+            "a principal with READ and DESCRIBE on these topics",
+            "its own Fetches prove them, and these bytes come from memory",
+        )
 
 
 def diagnose_writers(evidence: Evidence) -> Iterable[Diagnosis]:
-    """Records reach the broker without passing Forebay, which reads them back."""
+    """Records reach the broker past Forebay, which reads them back: more is stored than was produced here."""
+    produced = [boot["producedBytes"] for boot in evidence.boots]
+    if any(size is None for size in produced):
+        return
     by_source: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for row in evidence.stored:
         by_source[row["topic"]][row["source"]] += row["bytes"]
@@ -269,22 +271,24 @@ def diagnose_writers(evidence: Evidence) -> Iterable[Diagnosis]:
         for topic, sizes in by_source.items()
         if sizes["watch"] + sizes["fetch"] >= PAST_SHARE * sum(sizes.values())
     }
-    if evidence.is_worth(sum(read_back.values())):
+    stored = sum(row["bytes"] for row in evidence.stored)
+    past = min(stored - sum(produced), sum(read_back.values()))
+    if evidence.is_worth(past):
         listeners = [one["address"] for boot in evidence.boots for one in boot["listeners"] or ()]
         yield Diagnosis(
             "writers",
-            sum(read_back.values()),
-            f"{_name(read_back)} are written past Forebay, which read {show_bytes(sum(read_back.values()))} back from"
+            past,
+            f"at least {show_bytes(past)} of {_name(read_back)} were written past Forebay, which read them back from"
             " the broker to store them",
             "advertised.listeners of the broker's listener for producers",
             f"Forebay's address {listeners[-1]}" if listeners else "Forebay's address",
-            f"the broker sends {show_bytes(sum(read_back.values()))} less",
+            f"the broker sends {show_bytes(past)} less",
         )
 
 
 def diagnose_laggards(evidence: Evidence) -> Iterable[Diagnosis]:
     """Somebody reads history from the broker's disk, and no consumer group shows it."""
-    by_client: dict[str, list[TableRow]] = defaultdict(list)
+    by_client: dict[str, list[EvidenceRow]] = defaultdict(list)
     for row in evidence.laggards:
         if row["group"] == NO_GROUP:
             by_client[row["clientId"]].append(row)

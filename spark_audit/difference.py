@@ -6,13 +6,16 @@ that periods of different lengths can be compared; shares are of bytes.
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from metrics.access_log_schema import RESULT_REASONS
-from spark_audit.units import show_bytes, show_points, show_ratio
+from metrics.access_log_schema import RESULT_REASONS, RESULTS
+from spark_audit.units import show_bytes, show_duration, show_points, show_ratio, show_time
 
+_PERIOD: Final = re.compile(r"(?P<directory>.+)@(?P<since>[^@/]+)/(?P<until>[^@/]+)")
 NAMED: Final = 3
 """Topics that the sentences name."""
 NOTABLE_POINTS: Final = 0.0005
@@ -100,6 +103,76 @@ def load_report(directory: Path, name: str) -> Report:
             f"{directory} holds a report of another version ({type(error).__name__}: {error}); run forebay audit again"
         ) from error
     return report
+
+
+def open_report(argument: str) -> Report:
+    """A report's directory, or `DIR@FROM/TO`: the windows of a report that begin from FROM on and before TO.
+    UnfitReport: there is none, or nothing lies there.
+    """
+    match = None if Path(argument).is_dir() else _PERIOD.fullmatch(argument)
+    if match is None:
+        return load_report(Path(argument), argument)
+    report = load_report(Path(match["directory"]), argument)
+    return cut_report(
+        report, Path(match["directory"]), *map(_scan_time, match.group("since", "until"))
+    )
+
+
+def _scan_time(text: str) -> int:
+    """Milliseconds since 1970 of an ISO 8601 time, in UTC if it names no zone."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise UnfitReport(f"{text!r} is no time such as 2026-11-24 or 2026-11-24T12:30") from error
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def cut_report(report: Report, directory: Path, since_ms: int, until_ms: int) -> Report:
+    """The bytes of a period of a report. Clients, latency and curve are of the whole report: they are left out."""
+    try:
+        periods = json.loads((directory / "periods.json").read_text(encoding="utf-8"))
+        window_ms, rows = periods["window_ms"], periods["rows"]
+    except (OSError, ValueError, KeyError) as error:
+        raise UnfitReport(f"{directory} has no periods.json: run forebay audit again") from error
+    kept = [row for row in rows if since_ms <= row[0] < until_ms]
+    log = report.summary["log"]
+    if not kept:
+        raise UnfitReport(
+            f"no client got a byte in {report.name}: the report covers {show_time(log['firstMs'])} to"
+            f" {show_time(log['lastMs'])} in windows of {show_duration(window_ms / 1000)}"
+        )
+    first_ms, last_ms = min(row[0] for row in kept), max(row[0] for row in kept) + window_ms
+    sums: dict[tuple[str, str], int] = {}
+    for _, _, result, reason, size_bytes in kept:
+        sums[result, reason] = sums.get((result, reason), 0) + size_bytes
+    kinds = {
+        kind: sum(size_bytes for (result, _), size_bytes in sums.items() if result == kind)
+        for kind in RESULTS
+    }
+    total = sum(kinds.values())
+    boots = [
+        {"firstMs": max(boot["firstMs"], first_ms), "lastMs": min(boot["lastMs"], last_ms)}
+        for boot in log["boots"]
+        if boot["firstMs"] < last_ms and boot["lastMs"] > first_ms
+    ]
+    summary = {
+        "log": {**log, "boots": boots, "firstMs": first_ms, "lastMs": last_ms},
+        "fetches": {
+            "bytes": total,
+            "hitRatioBytes": kinds["hit"] / total,
+            **{f"{kind}Bytes": size_bytes for kind, size_bytes in kinds.items()},
+        },
+        "results": [
+            {"result": result, "reason": reason, "bytes": size_bytes}
+            for (result, reason), size_bytes in sums.items()
+        ],
+        "clients": [],
+        "latency": [],
+        "sizing": {"points": [], "cacheSizeBytes": None},
+    }
+    names = ("topic", "result", "reason", "bytes")
+    topics = build_topics(dict(zip(names, row[1:], strict=True)) for row in kept)
+    return Report(report.name, summary, topics)
 
 
 def build_topics(rows: Iterable[Mapping[str, Any]]) -> dict[str, TopicBytes]:

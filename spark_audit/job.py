@@ -8,14 +8,16 @@ bounded by TOP rows, WINDOWS windows or a closed set; the findings hold plain va
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from metrics.access_log_schema import EMPTY_INTERVAL_MS
 from spark_audit import tables
+from spark_audit.ages import build_ages, build_segments, find_log_starts, plan_salts
 from spark_audit.brokers import join_brokers
+from spark_audit.calibration import calibrate
 from spark_audit.diagnosis import (
     NO_PRICES,
     Diagnosis,
@@ -27,6 +29,7 @@ from spark_audit.diagnosis import (
 )
 from spark_audit.ledger import Ledger
 from spark_audit.line_table import LineTable
+from spark_audit.profile import build_load
 from spark_audit.reading import (
     FileCount,
     Inputs,
@@ -48,16 +51,21 @@ from spark_audit.reconcile import (
 from spark_audit.sections import build_marks, build_sections, read_boot_logs
 from spark_audit.sizing import Sizing, build_sizing
 from spark_audit.storage import Store, escape_glob, to_uri
+from spark_audit.text_lines import (
+    count_stored_files,
+    count_stored_problems,
+    find_followed,
+    keep_good,
+)
 
 TOP: Final = 15
 _SCRATCH: Final = "lines-in-progress"
 """Table of the lines while the report is made; removed afterwards."""
-SIZED_TOPICS: Final = 5
-"""Topics with a curve of their own, those with the most bytes."""
 WINDOWS: Final = 240
 TOPIC_ROWS: Final = 20_000
+PERIOD_TOPICS: Final = 200
 OTHER_TOPICS: Final = "(other topics)"
-"""Stands for the topics beyond TOPIC_ROWS; no topic of Kafka can have this name."""
+"""Stands for the topics beyond TOPIC_ROWS or PERIOD_TOPICS; no topic of Kafka can have this name."""
 _WINDOW_SECONDS: Final = (1, 2, 5, 10, 30, 60, 120, 300, 900, 3600, 6 * 3600, 24 * 3600)
 
 TableRow = dict[str, Any]
@@ -79,6 +87,23 @@ class Request:
     prices: Prices = NO_PRICES
 
 
+class TopicPeriods(NamedTuple):
+    """Bytes over time: rows of (start in ms, topic, result, reason, bytes), each of `window_ms`, sorted."""
+
+    window_ms: int
+    rows: list[tuple[int, str, str, str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Good lines, and what is known of the files that they are from. `ledger`: None for a follow's."""
+
+    lines: DataFrame
+    files: list[FileCount]
+    problems: dict[str, int]
+    ledger: Ledger | None
+
+
 @dataclass(frozen=True, slots=True)
 class Findings:
     """What the audit found: rows of the tables as plain dictionaries, in the order they are shown."""
@@ -93,6 +118,7 @@ class Findings:
     clients: list[TableRow]
     partitions: list[TableRow]
     topic_reasons: list[TableRow]
+    periods: TopicPeriods
     windows: list[TableRow]
     lag_bands: list[TableRow]
     latency: list[TableRow]
@@ -100,6 +126,7 @@ class Findings:
     delays_by_topic: list[TableRow]
     admissions: list[TableRow]
     sizing: Sizing
+    topic_sizing: dict[str, Sizing]
     cache_size_bytes: int | None
     compared_boot: str | None
     comparison: list[Comparison]
@@ -113,26 +140,39 @@ class Findings:
     ledger: Ledger | None = None
 
 
-def run(spark: SparkSession, request: Request, say: Callable[[str], None]) -> Findings:
-    """Read, compute, write the tables. NothingToRead: no fetch line could be read."""
+def run(
+    spark: SparkSession,
+    request: Request,
+    say: Callable[[str], None],
+    stored: DataFrame | None = None,
+) -> Findings:
+    """Read, compute, write the tables. `stored`: the lines of the inputs, if a follow has parsed them before.
+    NothingToRead: no fetch line could be read.
+    """
+    if stored is not None:
+        parsed = stored.persist()
+        files = count_stored_files(parsed, find_followed(request.inputs.names))
+        source = Source(keep_good(parsed), files, count_stored_problems(parsed), None)
+        return _compute(spark, request, source, say)
     scratch = f"{to_uri(request.out)}/{_SCRATCH}"
     try:
-        return _compute(spark, request, read_lines(spark, request.inputs, scratch, say), say)
+        table = read_lines(spark, request.inputs, scratch, say)
+        source = Source(table.lines, count_files(table), count_problems(table), table.ledger)
+        return _compute(spark, request, source, say)
     finally:
         Store(spark).delete(scratch)
 
 
 def _compute(
-    spark: SparkSession, request: Request, table: LineTable, say: Callable[[str], None]
+    spark: SparkSession, request: Request, source: Source, say: Callable[[str], None]
 ) -> Findings:
-    lines = table.lines
-    files, problems = count_files(table), count_problems(table)
+    lines, files, problems = source.lines, source.files, source.problems
     boots = _rows(tables.boots(lines).orderBy("firstMs", "boot"))
     if not any(boot["fetchLines"] or boot["emptyLines"] for boot in boots):
-        raise NothingToRead(_describe_nothing(files, problems, table.ledger))
+        raise NothingToRead(_describe_nothing(files, problems, source.ledger))
     say(
-        f"{sum(file.lines for file in files):,} lines, {sum(problems.values()):,} of them unreadable;"
-        f" {show_ledger(table.ledger)}"
+        f"{sum(file.lines for file in files):,} lines, {sum(problems.values()):,} of them unreadable"
+        + (f"; {show_ledger(source.ledger)}" if source.ledger else "")
     )
     fetches, blocks = good_lines(lines, "fetch"), good_lines(lines, "block")
     answered = tables.build_answered(fetches, good_lines(lines, "empty"))
@@ -147,18 +187,14 @@ def _compute(
     totals = _rows(tables.totals(facts))
     written = _write_tables(spark, planned, f"{to_uri(request.out)}/tables", say)
     say("computing the sizing curve")
-    sizing = build_sizing(fetches, cache_size_bytes)
-    topics, topic_reasons = (
-        _top(written["by_topic"], "topic"),
-        _list_topic_reasons(facts, totals),
+    topics = _top(written["by_topic"], "topic")
+    sizing, topic_sizing = _build_curves(
+        lines, boots, cache_size_bytes, [row["topic"] for row in topics]
     )
     _write_curve(spark, sizing, f"{to_uri(request.out)}/tables")
     reconciliations = _reconcile(request.counters, boots, facts, written["by_section"], lines)
     scraped = next((one for one in reconciliations if one.source == "scrape"), None)
-    topic_sizing = {
-        row["topic"]: _size_topic(fetches, row["topic"], cache_size_bytes)
-        for row in topics[:SIZED_TOPICS]
-    }
+    topic_reasons = _list_topic_reasons(facts, totals)
     topic_needs = plan_topic_needs(topic_sizing, cache_size_bytes)
     total = _rows(tables.hit_ratio(facts))[0]
     evidence = Evidence(
@@ -166,6 +202,7 @@ def _compute(
         total=total,
         topic_reasons=topic_reasons,
         stored=_rows(written["stored"]),
+        fresh_misses=_top(written["fresh_misses"], "topic"),
         laggards=_top(written["laggards"], "topic", "clientId", "group"),
         sizing=sizing,
         topic_sizing=topic_sizing,
@@ -182,6 +219,7 @@ def _compute(
         clients=_top(written["by_client"], "clientId"),
         partitions=_top(written["by_partition"], "topic", "partition"),
         topic_reasons=topic_reasons,
+        periods=_list_periods(facts, window_ms, boots),
         windows=_rows(
             written["by_window"].orderBy(F.desc("windowMs")).limit(WINDOWS).orderBy("windowMs")
         ),
@@ -196,6 +234,7 @@ def _compute(
             .orderBy("source")
         ),
         sizing=sizing,
+        topic_sizing=topic_sizing,
         cache_size_bytes=cache_size_bytes,
         compared_boot=scraped.boot if scraped else None,
         comparison=list(scraped.rows) if scraped else [],
@@ -206,7 +245,7 @@ def _compute(
         lag_times=_rows(written["lag_times"].orderBy("bandIndex")),
         topic_needs=topic_needs,
         diagnoses=diagnose(evidence, request.prices),
-        ledger=table.ledger,
+        ledger=source.ledger,
     )
 
 
@@ -238,6 +277,7 @@ def _plan_tables(
         "lag_bands": tables.lag_bands(answered),
         "lag_times": tables.lag_times(fetches),
         "laggards": tables.laggards(fetches),
+        "fresh_misses": tables.fresh_misses(fetches),
         "stored": tables.stored(blocks),
         "latency": tables.latency(fetches),
         "delays_by_client": tables.delays(fetches, "clientId"),
@@ -262,9 +302,29 @@ def _write_tables(
     return written
 
 
+def _build_curves(
+    lines: DataFrame, boots: list[TableRow], cache_size_bytes: int | None, topics: list[str]
+) -> tuple[Sizing, dict[str, Sizing]]:
+    """The sizing curve, and that of each of `topics`."""
+    fetches, blocks = good_lines(lines, "fetch"), good_lines(lines, "block")
+    load = build_load(blocks)
+    sizes = {boot["boot"]: boot["cacheSizeBytes"] for boot in boots}
+    calibration = calibrate(load.classes, sizes.get(load.boot), load.held_bytes)
+    starts = find_log_starts(lines)
+    salts = plan_salts(sum(boot["fetchLines"] for boot in boots))
+    segments = build_segments(blocks).persist()
+    ages = build_ages(tables.name_topics(fetches), segments, starts, salts)
+    curves = build_sizing(ages, calibration, cache_size_bytes, topics)
+    segments.unpersist()
+    return curves
+
+
 def _write_curve(spark: SparkSession, sizing: Sizing, directory: str) -> None:
     rows = [(*point, sizing.hit_ratio(point.hit_bytes)) for point in sizing.points]
-    columns = "sizeBytes long, hitBytes long, hitPartitions long, hitRatioBytes double"
+    columns = (
+        "sizeBytes long, hitBytes long, hitPartitions long, heldBytes long, possibleBytes long,"
+        " hitRatioBytes double"
+    )
     path = f"{directory}/sizing_curve"
     spark.createDataFrame(rows, columns).coalesce(1).write.mode("overwrite").parquet(path)
 
@@ -292,11 +352,6 @@ def _reconcile(
         }
         found.append(reconcile_old(boot, log, scrape))
     return found + [reconcile_boot(logs[boot["boot"]]) for boot in boots if boot["boot"] in logs]
-
-
-def _size_topic(fetches: DataFrame, topic: str, cache_size_bytes: int | None) -> Sizing:
-    named = F.coalesce("topic", "topicId", F.lit(tables.UNKNOWN_TOPIC))
-    return build_sizing(fetches.where(named == topic), cache_size_bytes)
 
 
 def _current_size(request: Request, boots: list[TableRow]) -> int | None:
@@ -327,14 +382,33 @@ def _list_topic_reasons(facts: DataFrame, totals: list[TableRow]) -> list[TableR
     return sorted([*rows, *others], key=lambda row: (row["topic"], row["result"], row["reason"]))
 
 
+def _list_periods(facts: DataFrame, window_ms: int, boots: list[TableRow]) -> TopicPeriods:
+    """In at most about WINDOWS windows, for the largest PERIOD_TOPICS topics and all others together."""
+    span_ms = max(boot["lastMs"] for boot in boots) - min(boot["firstMs"] for boot in boots)
+    width_ms = window_ms * max(1, -(-span_ms // (window_ms * WINDOWS)))
+    largest = facts.groupBy("topic").agg(F.sum("bytes").alias("bytes"))
+    names = _rows(largest.orderBy(F.desc("bytes"), "topic").limit(PERIOD_TOPICS))
+    is_named = F.col("topic").isin(*(row["topic"] for row in names))
+    coarse = facts.where(F.col("bytes") > 0).withColumns(
+        {
+            "topic": F.when(is_named, F.col("topic")).otherwise(OTHER_TOPICS),
+            "startMs": F.col("windowMs") - F.col("windowMs") % F.lit(width_ms),
+        }
+    )
+    keys = ("startMs", "topic", "result", "reason")
+    rows = coarse.groupBy(*keys).agg(F.sum("bytes").alias("bytes")).orderBy(*keys).collect()
+    return TopicPeriods(width_ms, [tuple(row) for row in rows])
+
+
 def _rows(table: DataFrame) -> list[TableRow]:
     return [row.asDict() for row in table.collect()]
 
 
-def _describe_nothing(files: list[FileCount], problems: dict[str, int], ledger: Ledger) -> str:
+def _describe_nothing(files: list[FileCount], problems: dict[str, int], ledger: Ledger | None) -> str:
     if not files:
         return "no .jsonl or .jsonl.gz file could be read"
-    refused = next((entry for entry in ledger.entries if entry.kind == "not-read"), None)
+    entries = ledger.entries if ledger else ()
+    refused = next((entry for entry in entries if entry.kind == "not-read"), None)
     if refused is not None:
         return f"{refused.path} could not be read ({refused.text}), nor could another file"
     counted = (

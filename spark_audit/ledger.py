@@ -291,3 +291,15 @@ def _gap(boot: str, before: SegmentReport | None, segment: SegmentReport, lost: 
     place = f"between file {before.sequence} and file" if before else "before file"
     text = f"{lost} lines are missing {place} {segment.sequence} of boot {boot}"
     return LedgerEntry("gap", boot, segment.path, segment.first_line, lost, text)
+
+
+def describe_ledger(ledger: Ledger) -> dict[str, Any]:
+    """The ledger as JSON values: the share, counts by boot, and each entry with file, line and text."""
+    return {
+        "ratio": ledger.ratio,
+        "expectedLines": ledger.expected_lines,
+        "readableLines": ledger.readable_lines,
+        "boots": [boot._asdict() for boot in ledger.boots],
+        "entries": [entry._asdict() for entry in ledger.entries],
+        "kinds": KINDS,
+    }

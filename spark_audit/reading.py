@@ -31,6 +31,11 @@ class Inputs(NamedTuple):
         return not any(_may_exist(name) for name in self.names)
 
     @property
+    def urls(self) -> list[str]:
+        """The names that are URIs."""
+        return [name for name in self.names if ":/" in name]
+
+    @property
     def size_bytes(self) -> int:
         """Stored bytes of this machine's files, as far as they can be seen."""
         paths = [Path(name) for name in self.names if ":/" not in name]

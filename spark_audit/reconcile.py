@@ -21,9 +21,9 @@ NUMBER_METRIC: Final = "forebay_access_log_counters_line"
 _SAMPLE: Final = re.compile(r"([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?\s*")
 _LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
-Verdict = tuple[str, str]
+ResultReason = tuple[str, str]
 """Result and reason."""
-Totals = Mapping[Verdict, tuple[int, int]]
+Totals = Mapping[ResultReason, tuple[int, int]]
 """(result, reason) -> partitions-of-fetch, bytes."""
 
 
@@ -58,7 +58,7 @@ class Comparison(NamedTuple):
         )
 
 
-class Mark(NamedTuple):
+class CountersMark(NamedTuple):
     """One `counters` line, and what the log has before it. `counted`: absolute, as its counters say. `expected`: what
     the lines since the boot's first mark in this log should add up to; `found`: what they do.
     """
@@ -70,7 +70,7 @@ class Mark(NamedTuple):
     found: Totals
 
 
-class Difference(NamedTuple):
+class IntervalDifference(NamedTuple):
     """Between two marks that follow each other: what one result and reason differ by. `dropped_lines`: dropped by the
     writer meanwhile.
     """
@@ -98,12 +98,12 @@ class BootLog(NamedTuple):
     """
 
     boot: str
-    first: Mark
-    last: Mark
-    asked: Mapping[int, Mark]
+    first: CountersMark
+    last: CountersMark
+    asked: Mapping[int, CountersMark]
     intervals: int
     differing: int
-    differences: Sequence[Difference]
+    differences: Sequence[IntervalDifference]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +118,14 @@ class Reconciliation:
     first_ms: int | None
     until_ms: int | None
     rows: Sequence[Comparison]
-    differences: Sequence[Difference]
+    differences: Sequence[IntervalDifference]
     text: str
 
 
 def scan_counters(text: str) -> ScrapedCounters:
     """Read Prometheus' text. ValueError: it holds no fetch counters of Forebay, so it is some other file."""
-    partitions: dict[Verdict, int] = {}
-    size_bytes: dict[Verdict, int] = {}
+    partitions: dict[ResultReason, int] = {}
+    size_bytes: dict[ResultReason, int] = {}
     upstream: dict[str, int] = {}
     single: dict[str, int] = {}
     boot = ""
@@ -229,7 +229,7 @@ def reconcile_old(boot: str, log: Totals, scrape: ScrapedCounters) -> Reconcilia
     )
 
 
-def describe(one: Difference) -> str:
+def describe(one: IntervalDifference) -> str:
     """A difference in words, with its time in ms since 1970 left to the page."""
     return f"{describe_row(one.row)}: {one.cause}"
 
@@ -244,7 +244,7 @@ def describe_row(row: Comparison) -> str:
     return f"{name} has {partitions:+,} partitions and {size:+,} bytes in the log"
 
 
-def _find_before(scrape: ScrapedCounters, log: BootLog) -> Mark | None:
+def _find_before(scrape: ScrapedCounters, log: BootLog) -> CountersMark | None:
     """The last mark that the scrape is not before: by number where the scrape has one, else by what is counted."""
     marks = [mark for _, mark in sorted(log.asked.items())]
     if scrape.number:

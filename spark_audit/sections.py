@@ -13,7 +13,13 @@ from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F
 
 from metrics.access_log_schema import RESULT_REASONS
-from spark_audit.reconcile import BootLog, Comparison, Difference, Mark, Verdict
+from spark_audit.reconcile import (
+    BootLog,
+    Comparison,
+    CountersMark,
+    IntervalDifference,
+    ResultReason,
+)
 
 DIFFERENCES: Final = 100
 """Rows of intervals that differ which are shown, over all boots."""
@@ -122,7 +128,7 @@ def read_boot_logs(marks: DataFrame, asked: Iterable[tuple[str, int]]) -> dict[s
         )
         .collect()
     }
-    differences: dict[str, list[Difference]] = defaultdict(list)
+    differences: dict[str, list[IntervalDifference]] = defaultdict(list)
     for row in named.where(differs).orderBy("ts", *_KEYS).limit(DIFFERENCES).collect():
         differences[row["boot"]].append(_difference(row))
     found = {}
@@ -169,7 +175,7 @@ def _interval(side: str, measure: str) -> Column:
     return F.col(name) - F.col(f"before{name[0].upper()}{name[1:]}")
 
 
-def _difference(row: Row) -> Difference:
+def _difference(row: Row) -> IntervalDifference:
     numbers = (
         row["foundPartitionsHere"],
         row["expectedPartitionsHere"],
@@ -178,16 +184,16 @@ def _difference(row: Row) -> Difference:
     )
     compared = Comparison(row["result"], row["reason"], *numbers)
     dropped_lines = row["droppedLines"] - row["beforeDroppedLines"]
-    return Difference(row["boot"], row["beforeTs"], row["ts"], compared, dropped_lines)
+    return IntervalDifference(row["boot"], row["beforeTs"], row["ts"], compared, dropped_lines)
 
 
-def _mark(rows: list[Row]) -> Mark:
-    def totals(side: str) -> dict[Verdict, tuple[int, int]]:
+def _mark(rows: list[Row]) -> CountersMark:
+    def totals(side: str) -> dict[ResultReason, tuple[int, int]]:
         return {
             (row["result"], row["reason"]): (row[f"{side}Partitions"], row[f"{side}Bytes"])
             for row in rows
         }
 
-    return Mark(
+    return CountersMark(
         rows[0]["number"], rows[0]["ts"], totals("counted"), totals("expected"), totals("found")
     )

@@ -1,60 +1,163 @@
-"""The sizing curve: what a cache of each size would have hit, from the ages in the log.
+"""The sizing curve: what a cache of each size would have hit.
 
-Owns the model. A FIFO of size S hits exactly when the age in bytes of the fetch offset is below S, so the
-curve is exact, not simulated. Must not know files or the report. Invariants: the population is every byte of
-hits, misses and what was only observed (other passes are not for the cache to serve); bytes of unknown age
-(never admitted, or older than the ghost) are misses at every size, and counted apart; the curve grows with S
-and ends at the achievable bytes, those of known age.
+Owns the curve, from the ages of what was fetched (`ages`) and the sizes that hold them (`calibration`). Must not know
+files or the report. Invariants: the population is every byte of hits, misses and what was only observed (other passes
+are not for the cache to serve); nothing is called a hit of which that is not known: between `hit_bytes` and
+`possible_bytes` lies what is unknown; both grow with the size; bytes that were never stored are misses at every size.
+
+A FIFO of S bytes hits exactly when the batch and all that was stored behind it are at most S bytes, so the curve is
+exact, not simulated. A size is a value of `cache.size`; a cache of that size is like a FIFO of its `held_bytes`.
 """
 
 import math
-from typing import NamedTuple
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Final, NamedTuple
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
-from spark_audit.tables import is_observed
+from spark_audit.ages import DATED, NEVER, UNKNOWN
+from spark_audit.calibration import LEAST_SIZE_BYTES, Calibration
 
-SMALLEST_BYTES = 1 << 12
-STEPS_PER_DOUBLING = 4
-TARGETS = (0.9, 0.95, 0.99, 0.999)
+STEPS_PER_DOUBLING: Final = 4
+TARGETS: Final = (0.9, 0.95, 0.99, 0.999)
+BUCKETS_A_DOUBLING: Final = 256
+"""Ages are summed in buckets of 0.3 %; of each the least and the greatest age are kept, and what lies between is
+taken to lie evenly.
+"""
+_MOST, _LEAST = "most", "least"
 
 
 class CurvePoint(NamedTuple):
-    """What a cache of `size_bytes` hits: bytes, and partitions-of-fetch that carried bytes."""
+    """What a cache of `size_bytes` (a value of `cache.size`, like a FIFO of `held_bytes`) hits: bytes, partitions of
+    fetches that carried bytes, and the bytes that it may hit beside, which nothing dates.
+    """
 
     size_bytes: int
     hit_bytes: int
     hit_partitions: int
+    held_bytes: int
+    possible_bytes: int
+
+
+class NeededSize(NamedTuple):
+    """The least `cache.size` that hits `target` of what is known to be hit by some size, and the share of all bytes
+    of hits and misses that this is: at least `hit_ratio`, at most `possible_ratio`.
+    """
+
+    target: float
+    size_bytes: int
+    held_bytes: int
+    hit_ratio: float
+    possible_ratio: float
+
+
+class Bucket(NamedTuple):
+    """Fetches whose ages lie between two: their bytes and number."""
+
+    least: int
+    most: int
+    bytes: int
+    partitions: int
+
+
+class Ages:
+    """Sums by age, ascending, to be asked for every size."""
+
+    def __init__(self, buckets: Iterable[Bucket]) -> None:
+        self._buckets = sorted(buckets)
+        self._most = [bucket.most for bucket in self._buckets]
+        self._bytes = [0, *accumulate(bucket.bytes for bucket in self._buckets)]
+        self._partitions = [0, *accumulate(bucket.partitions for bucket in self._buckets)]
+
+    @property
+    def total_bytes(self) -> int:
+        """Of all ages."""
+        return self._bytes[-1]
+
+    @property
+    def greatest(self) -> int:
+        """The greatest age, 0 where there is none."""
+        return self._most[-1] if self._most else 0
+
+    def within(self, size_bytes: int) -> tuple[int, int]:
+        """Bytes and number of what is at most so old."""
+        whole = bisect_left(self._most, size_bytes + 1)
+        found = self._bytes[whole], self._partitions[whole]
+        if whole == len(self._buckets) or self._buckets[whole].least > size_bytes:
+            return found
+        bucket = self._buckets[whole]
+        share = (size_bytes - bucket.least + 1) / (bucket.most - bucket.least + 1)
+        return found[0] + int(bucket.bytes * share), found[1] + int(bucket.partitions * share)
+
+    def find_age(self, enough_bytes: int) -> int:
+        """The least size within which so many bytes lie; there must be as many."""
+        number = max(1, bisect_left(self._bytes, enough_bytes))
+        bucket = self._buckets[number - 1]
+        missing = (enough_bytes - self._bytes[number - 1]) / max(1, bucket.bytes)
+        return bucket.least + math.ceil((bucket.most - bucket.least) * min(1.0, max(0.0, missing)))
 
 
 class Sizing(NamedTuple):
-    """The curve at sampled sizes, ascending, and the exact smallest sizes for TARGETS of known_bytes."""
+    """The curve at sampled sizes, ascending, and the least sizes for TARGETS.
+
+    All bytes of hits and misses are `known_bytes` (the log dates them: some size hits them), `never_bytes` (never
+    stored while the log was written: no size hits them) and `unknown_bytes` (of which the log cannot say).
+    `calibration` says which `cache.size` holds how much of this load.
+    """
 
     points: tuple[CurvePoint, ...]
-    needed_bytes: dict[float, int]
+    needed: tuple[NeededSize, ...]
     known_bytes: int
+    never_bytes: int
     unknown_bytes: int
     known_partitions: int
+    never_partitions: int
     unknown_partitions: int
+    calibration: Calibration
+    ages: Ages
+    possible: Ages
 
     @property
     def total_bytes(self) -> int:
         """Bytes of hits and misses."""
-        return self.known_bytes + self.unknown_bytes
+        return self.known_bytes + self.never_bytes + self.unknown_bytes
+
+    @property
+    def needed_bytes(self) -> dict[float, int]:
+        """The least `cache.size` for each target."""
+        return {one.target: one.size_bytes for one in self.needed}
 
     def hit_ratio(self, hit_bytes: int) -> float | None:
         """Share of all bytes of hits and misses; None if there are none."""
         return hit_bytes / self.total_bytes if self.total_bytes else None
 
+    def point_at(self, size_bytes: int) -> CurvePoint:
+        """The curve at any `cache.size`."""
+        return _point(size_bytes, self.calibration, self.ages, self.possible)
 
-def plan_sizes(greatest_age: int, current_bytes: int | None) -> tuple[int, ...]:
+    def find_size(self, hit_ratio: float) -> int | None:
+        """The least `cache.size` that hits this share of all bytes of hits and misses; None where it is not known
+        that any does.
+        """
+        enough_bytes = math.ceil(hit_ratio * self.total_bytes)
+        if not 0 < enough_bytes <= self.known_bytes:
+            return None
+        return self.calibration.find_size(self.ages.find_age(enough_bytes))
+
+
+def plan_sizes(
+    greatest_age: int, current_bytes: int | None, calibration: Calibration
+) -> tuple[int, ...]:
     """Log-spaced sizes up to one that holds `greatest_age`, the current size among them."""
     sizes, step = set(), 0
     while True:
-        size_bytes = round(SMALLEST_BYTES * 2 ** (step / STEPS_PER_DOUBLING))
+        size_bytes = round(LEAST_SIZE_BYTES * 2 ** (step / STEPS_PER_DOUBLING))
         sizes.add(size_bytes)
-        if size_bytes > greatest_age and size_bytes >= (current_bytes or 0):
+        is_enough = calibration.held_bytes(size_bytes) >= greatest_age
+        if is_enough and size_bytes >= (current_bytes or 0):
             break
         step += 1
     if current_bytes:
@@ -62,66 +165,108 @@ def plan_sizes(greatest_age: int, current_bytes: int | None) -> tuple[int, ...]:
     return tuple(sorted(sizes))
 
 
-def build_sizing(fetches: DataFrame, current_bytes: int | None) -> Sizing:
-    """A few small jobs over the fetch lines (`result`, `bytes`, `ageBytes`), which should be cached."""
-    served = fetches.where(
-        (F.col("result").isin("hit", "miss") | is_observed()) & (F.col("bytes") > 0)
-    ).select("bytes", "ageBytes")
-    known = served.where(F.col("ageBytes").isNotNull())
-    overall = served.agg(
-        F.max("ageBytes").alias("greatest"),
-        F.sum(F.when(F.col("ageBytes").isNull(), F.col("bytes"))).alias("unknownBytes"),
-        F.count(F.when(F.col("ageBytes").isNull(), 1)).alias("unknownPartitions"),
-    ).first()
-    assert overall is not None
-    sizes = plan_sizes(overall["greatest"] or 0, current_bytes)
-    points = tuple(_curve(known, sizes))
-    achievable = points[-1]
+def build_sizing(
+    ages: DataFrame, calibration: Calibration, current_bytes: int | None, topics: Sequence[str] = ()
+) -> tuple[Sizing, dict[str, Sizing]]:
+    """The curve of all that was fetched, and one for each of `topics` (at most a page of them): what it would hit of
+    that topic in a cache that all share. One job over `ages`.
+    """
+    topic = F.when(F.col("topic").isin(*topics), F.col("topic")) if topics else F.lit(None)
+    sums = [
+        _sum(row, row["topic"])
+        for row in _group(ages.withColumn("topic", topic.cast("string"))).collect()
+    ]
+    by_topic = {name: [one for one in sums if one.topic == name] for name in topics}
+    return (
+        _fit(sums, calibration, current_bytes),
+        {name: _fit(kept, calibration, current_bytes) for name, kept in by_topic.items()},
+    )
+
+
+class _Sum(NamedTuple):
+    """`of`: most or least, with a bucket; or a kind, without one."""
+
+    topic: str | None
+    of: str
+    bucket: Bucket
+
+
+def _group(ages: DataFrame) -> DataFrame:
+    """Bytes and number by kind, and by buckets of `most` and of `least`; combined before anything is shuffled."""
+    entries = [
+        F.struct(
+            F.col("kind").alias("of"), F.lit(-1).alias("bucket"), F.lit(0).cast("long").alias("age")
+        ),
+        *(
+            F.struct(
+                F.lit(of).alias("of"), _bucket_of(F.col(of)).alias("bucket"), F.col(of).alias("age")
+            )
+            for of in (_MOST, _LEAST)
+        ),
+    ]
+    entry = ages.select("topic", "bytes", F.explode(F.array(*entries)).alias("one"))
+    return (
+        entry.where(F.col("one.age").isNotNull())
+        .groupBy("topic", "one.of", "one.bucket")
+        .agg(
+            F.min("one.age").alias("least"),
+            F.max("one.age").alias("most"),
+            F.sum("bytes").alias("bytes"),
+            F.count("*").alias("partitions"),
+        )
+    )
+
+
+def _bucket_of(age: Column) -> Column:
+    return F.floor(F.log2(F.greatest(age, F.lit(1))) * BUCKETS_A_DOUBLING).cast("int")
+
+
+def _sum(row: Row, topic: str | None) -> _Sum:
+    bucket = Bucket(row["least"], row["most"], row["bytes"], row["partitions"])
+    return _Sum(topic, row["of"], bucket)
+
+
+def _fit(sums: list[_Sum], calibration: Calibration, current_bytes: int | None) -> Sizing:
+    most = Ages(one.bucket for one in sums if one.of == _MOST)
+    possible = Ages(one.bucket for one in sums if one.of == _LEAST)
+    totals = {
+        kind: [sum(one.bucket[place] for one in sums if one.of == kind) for place in (2, 3)]
+        for kind in (DATED, NEVER, UNKNOWN)
+    }
+    sizes = plan_sizes(most.greatest, current_bytes, calibration)
+    total_bytes = sum(total[0] for total in totals.values())
     return Sizing(
-        points=points,
-        needed_bytes=_needed(known, points),
-        known_bytes=achievable.hit_bytes,
-        unknown_bytes=overall["unknownBytes"] or 0,
-        known_partitions=achievable.hit_partitions,
-        unknown_partitions=overall["unknownPartitions"],
+        points=tuple(_point(size_bytes, calibration, most, possible) for size_bytes in sizes),
+        needed=_needed(most, possible, calibration, total_bytes),
+        known_bytes=totals[DATED][0],
+        never_bytes=totals[NEVER][0],
+        unknown_bytes=totals[UNKNOWN][0],
+        known_partitions=totals[DATED][1],
+        never_partitions=totals[NEVER][1],
+        unknown_partitions=totals[UNKNOWN][1],
+        calibration=calibration,
+        ages=most,
+        possible=possible,
     )
 
 
-def _curve(known: DataFrame, sizes: tuple[int, ...]) -> list[CurvePoint]:
-    """Each age falls into the interval [previous size, size) of the first size that it is below."""
-    intervals = list(zip((0, *sizes), sizes, strict=False))
-    bounds = known.sparkSession.createDataFrame(intervals, "lower long, size long")
-    within = (F.col("ageBytes") >= F.col("lower")) & (F.col("ageBytes") < F.col("size"))
-    grouped = known.join(F.broadcast(bounds), within).groupBy("size")
-    sums = grouped.agg(F.sum("bytes").alias("bytes"), F.count("*").alias("partitions")).collect()
-    by_size = {row["size"]: (row["bytes"], row["partitions"]) for row in sums}
-    points, hit_bytes, hit_partitions = [], 0, 0
-    for size_bytes in sizes:
-        more_bytes, more_partitions = by_size.get(size_bytes, (0, 0))
-        hit_bytes, hit_partitions = hit_bytes + more_bytes, hit_partitions + more_partitions
-        points.append(CurvePoint(size_bytes, hit_bytes, hit_partitions))
-    return points
+def _point(size_bytes: int, calibration: Calibration, most: Ages, possible: Ages) -> CurvePoint:
+    held_bytes = calibration.held_bytes(size_bytes)
+    hit_bytes, partitions = most.within(held_bytes)
+    beside = possible.within(held_bytes)[0]
+    return CurvePoint(size_bytes, hit_bytes, partitions, held_bytes, max(hit_bytes, beside))
 
 
-def _needed(known: DataFrame, points: tuple[CurvePoint, ...]) -> dict[float, int]:
-    """The age at which the running sum first reaches each target, plus one; in that interval alone."""
-    achievable_bytes = points[-1].hit_bytes
-    if achievable_bytes == 0:
-        return {}
-    wanted = []
+def _needed(
+    most: Ages, possible: Ages, calibration: Calibration, total_bytes: int
+) -> tuple[NeededSize, ...]:
+    if not most.total_bytes:
+        return ()
+    needed = []
     for target in TARGETS:
-        enough_bytes = math.ceil(target * achievable_bytes)
-        index = next(i for i, point in enumerate(points) if point.hit_bytes >= enough_bytes)
-        below = points[index - 1] if index else CurvePoint(0, 0, 0)
-        missing_bytes = enough_bytes - below.hit_bytes
-        wanted.append((target, below.size_bytes, points[index].size_bytes, missing_bytes))
-    targets = known.sparkSession.createDataFrame(
-        wanted, "target double, lower long, upper long, missing long"
-    )
-    within = (F.col("ageBytes") >= F.col("lower")) & (F.col("ageBytes") < F.col("upper"))
-    inside = known.join(F.broadcast(targets), within)
-    ages = inside.groupBy("target", "missing", "ageBytes").agg(F.sum("bytes").alias("bytes"))
-    running = F.sum("bytes").over(Window.partitionBy("target").orderBy("ageBytes"))
-    reached = ages.withColumn("running", running).where(F.col("running") >= F.col("missing"))
-    rows = reached.groupBy("target").agg(F.min("ageBytes").alias("age")).collect()
-    return {row["target"]: row["age"] + 1 for row in sorted(rows)}
+        age = most.find_age(math.ceil(target * most.total_bytes))
+        size_bytes = calibration.find_size(age)
+        point = _point(size_bytes, calibration, most, possible)
+        ratios = point.hit_bytes / total_bytes, point.possible_bytes / total_bytes
+        needed.append(NeededSize(target, size_bytes, point.held_bytes, *ratios))
+    return tuple(needed)

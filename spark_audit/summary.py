@@ -64,7 +64,7 @@ def build_spared(findings: Findings) -> Spared:
     """What Forebay asked for: of all boots, by their `counters` lines; of one boot without them, by a scrape of it."""
     total, counters = findings.total, findings.counters
     own_bytes = None
-    if all(boot["upstreamLast"] is not None for boot in findings.boots):
+    if all(boot.get("upstreamLast") is not None for boot in findings.boots):
         own_bytes = sum(
             _own_bytes(boot["upstreamLast"]) - _own_bytes(boot["upstreamFirst"])
             for boot in findings.boots
@@ -140,11 +140,27 @@ def _sizing(findings: Findings, outlook: Outlook) -> dict[str, Any]:
         "bytes": sizing.total_bytes,
         "achievableBytes": sizing.known_bytes,
         "achievableRatioBytes": sizing.hit_ratio(sizing.known_bytes),
+        "neverStoredBytes": sizing.never_bytes,
+        "neverStoredPartitions": sizing.never_partitions,
         "unknownAgeBytes": sizing.unknown_bytes,
         "unknownAgePartitions": sizing.unknown_partitions,
+        "calibration": {
+            "factor": sizing.calibration.factor,
+            "measuredAtBytes": sizing.calibration.measured_at_bytes,
+        },
         "neededBytes": {
             f"{target:g}": size_bytes for target, size_bytes in sizing.needed_bytes.items()
         },
+        "needed": [
+            {
+                "target": one.target,
+                "sizeBytes": one.size_bytes,
+                "heldBytes": one.held_bytes,
+                "hitRatioBytes": one.hit_ratio,
+                "possibleHitRatioBytes": one.possible_ratio,
+            }
+            for one in sizing.needed
+        ],
         "admittedBytesPerSecond": outlook.admitted_bytes_per_s,
         "points": [
             {
@@ -152,6 +168,8 @@ def _sizing(findings: Findings, outlook: Outlook) -> dict[str, Any]:
                 "hitBytes": point.hit_bytes,
                 "hitPartitions": point.hit_partitions,
                 "hitRatioBytes": sizing.hit_ratio(point.hit_bytes),
+                "heldBytes": point.held_bytes,
+                "possibleHitRatioBytes": sizing.hit_ratio(point.possible_bytes),
             }
             for point in sizing.points
         ],

@@ -6,6 +6,8 @@ counts of an empty line; bytes are record bytes handed to clients; a hit ratio's
 misses and passes; ratios of nothing are null.
 """
 
+from collections.abc import Mapping
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -46,7 +48,6 @@ CLOCK_SKEW_MS = 60_000
 """A time stamp that is later than the response by more is no age: producers set it as they like (CreateTime)."""
 _DELAY_PERCENTILES = {"p50": 0.5, "p95": 0.95}
 _PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
-_PERCENTILE_ACCURACY = 10_000
 
 
 def build_answered(fetches: DataFrame, empties: DataFrame) -> DataFrame:
@@ -75,6 +76,11 @@ def build_answered(fetches: DataFrame, empties: DataFrame) -> DataFrame:
         F.col("count.responses").alias("emptyPartitions"),
     )
     return lines.unionByName(sums)
+
+
+def name_topics(fetches: DataFrame) -> DataFrame:
+    """The same with the `topic` that tables show: its name, else its id, else UNKNOWN_TOPIC."""
+    return fetches.withColumn("topic", F.coalesce("topic", "topicId", F.lit(UNKNOWN_TOPIC)))
 
 
 def build_facts(answered: DataFrame, window_ms: int) -> DataFrame:
@@ -206,6 +212,14 @@ def laggards(fetches: DataFrame) -> DataFrame:
     )
 
 
+def fresh_misses(fetches: DataFrame) -> DataFrame:
+    """Bytes of misses at most LAGGARD_MS behind, by topic."""
+    lag_ms = F.col("ts") - F.col("timestamp")
+    fresh = fetches.where((lag_ms < LAGGARD_MS) & (F.col("result") == "miss"))
+    named = fresh.withColumn("topic", F.coalesce("topic", "topicId", F.lit(UNKNOWN_TOPIC)))
+    return named.groupBy("topic").agg(F.sum("bytes").alias("bytes"))
+
+
 def stored(blocks: DataFrame) -> DataFrame:
     """Bytes stored by topic and source."""
     named = blocks.withColumn("topic", F.coalesce("topic", "topicId", F.lit(UNKNOWN_TOPIC)))
@@ -213,13 +227,10 @@ def stored(blocks: DataFrame) -> DataFrame:
 
 
 def latency(fetches: DataFrame) -> DataFrame:
-    """Percentiles (rank within 1/10000) and maxima of totalMs and waitMs of fetches that carried bytes."""
+    """Percentiles (see `_percentiles`) and maxima of totalMs and waitMs of fetches that carried bytes."""
     columns = [F.count("*").alias("partitions")]
     for field in ("totalMs", "waitMs"):
-        ranks = F.percentile_approx(field, list(_PERCENTILES.values()), _PERCENTILE_ACCURACY)
-        columns += [
-            ranks[number].alias(f"{field}_{name}") for number, name in enumerate(_PERCENTILES)
-        ]
+        columns += _percentiles(field, _PERCENTILES)
         columns.append(F.max(field).alias(f"{field}_max"))
     return fetches.where(F.col("bytes") > 0).groupBy("result").agg(*columns)
 
@@ -231,14 +242,30 @@ def delays(fetches: DataFrame, *keys: str) -> DataFrame:
         .withColumn("topic", F.coalesce("topic", "topicId", F.lit(UNKNOWN_TOPIC)))
         .withColumn("clientId", F.coalesce("clientId", F.lit(NO_CLIENT_ID)))
     )
-    ranks = F.percentile_approx("delayMs", list(_DELAY_PERCENTILES.values()), _PERCENTILE_ACCURACY)
     return delayed.groupBy(*keys).agg(
         F.count("*").alias("partitions"),
         F.sum("bytes").alias("bytes"),
-        F.sum("delayMs").alias("delayMs_sum"),
-        *(ranks[number].alias(f"delayMs_{name}") for number, name in enumerate(_DELAY_PERCENTILES)),
+        (F.sum(_micros("delayMs")) / 1000).alias("delayMs_sum"),
+        *_percentiles("delayMs", _DELAY_PERCENTILES),
         F.max("delayMs").alias("delayMs_max"),
     )
+
+
+def _percentiles(field: str, shares: Mapping[str, float]) -> list[Column]:
+    """Percentiles of a time in ms, to four digits, rounded down. Times are counted in microseconds, so that the result
+    does not depend on the order of the lines; digits bound how many counts there are.
+    """
+    micros = _micros(field)
+    step = F.greatest(
+        F.pow(F.lit(10), F.floor(F.log10(F.greatest(micros, F.lit(1)))) - 3), F.lit(1)
+    )
+    ranks = F.percentile((F.floor(micros / step) * step).cast("long"), list(shares.values()))
+    return [(ranks[number] / 1000).alias(f"{field}_{name}") for number, name in enumerate(shares)]
+
+
+def _micros(field: str) -> Column:
+    """A time in ms as whole microseconds: sums of them are exact in any order."""
+    return F.round(F.col(field) * 1000).cast("long")
 
 
 def admissions(blocks: DataFrame, window_ms: int) -> DataFrame:
@@ -264,6 +291,7 @@ def boots(lines: DataFrame) -> DataFrame:
         F.min_by("upstream", "number").alias("upstreamFirst"),
         F.max_by("upstream", "number").alias("upstreamLast"),
         (F.max("leaseLapses") - F.min("leaseLapses")).alias("leaseLapses"),
+        (F.max("producedBytes") - F.min("producedBytes")).alias("producedBytes"),
         F.count(F.when(F.col("event") == "open", 1)).alias("filesOpened"),
         F.count(F.when(F.col("event") == "close", 1)).alias("filesClosed"),
         F.count(F.when(F.col("type") == "fetch", 1)).alias("fetchLines"),

@@ -35,6 +35,11 @@ def show_ratio(ratio: float | None) -> str:
     return f"{100 * ratio:.1f} %" if 0 < ratio < 1 else f"{100 * ratio:.0f} %"
 
 
+def show_share_of_all(ratio: float) -> str:
+    """`99.98 %`: two decimals, rounded down, so that only all is 100 %."""
+    return "100 %" if ratio >= 1 else f"{int(10_000 * ratio) / 100:.2f} %"
+
+
 def show_points(share: float, is_signed: bool = False) -> str:
     """A difference of two ratios in percentage points: `4.2 points`, `+0.3 points`. What rounds to 0 has no sign."""
     number = f"{100 * share:+.1f}" if is_signed else f"{100 * share:.1f}"

@@ -6,6 +6,7 @@ end together. A test file stays on one worker (--dist loadfile), as do the files
 with credentials; a worker thus has the session's broker and its file's own.
 """
 
+import gc
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -75,6 +76,17 @@ def proxied_39() -> "Iterator[ProxiedBroker]":
 def broker(proxied: ProxiedBroker) -> KafkaCluster:
     """Of `proxied`; topics are the test's own (tests.kit.broker.topics)."""
     return proxied.cluster
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> "Generator[None, object, object]":
+    """What is imported and collected stays to the end: it is neither searched for garbage meanwhile nor later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

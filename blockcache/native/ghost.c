@@ -16,18 +16,19 @@ static fc_ghost *find_newest(fc_arena *a, uint32_t index) {
 void fc_ghost_add(fc_arena *a, uint32_t index, const fc_entry *e) {
     fc_partition *p = fc_partition_at(a, index);
     fc_ghost *g = find_newest(a, index);
-    if (g != NULL && g->next_offset == e->covers_from && g->last_admitted <= e->admitted &&
-        e->admitted - g->first_admitted <= fc_data_bytes(a) / 16) {
+    uint64_t clock = e->admitted - e->length;
+    if (g != NULL && g->next_offset == e->covers_from && g->last_admitted <= clock &&
+        clock - g->first_admitted <= fc_data_bytes(a) / 16) {
         g->next_offset = fc_end(e);
-        g->last_admitted = e->admitted;
+        g->last_admitted = clock;
         return;
     }
     g = fc_ghost_at(a, a->ghosts_written);
-    *g = (fc_ghost){e->covers_from, fc_end(e), e->admitted, e->admitted, p->ghost, index, p->generation};
+    *g = (fc_ghost){e->covers_from, fc_end(e), clock, clock, p->ghost, index, p->generation};
     p->ghost = ++a->ghosts_written;
 }
 
-/* The clock at which an evicted offset was admitted (between the first and the last batch by share), or -1. */
+/* The clock before an evicted offset was admitted (between the first and the last batch by share), or -1. */
 int64_t fc_ghost_clock(fc_arena *a, uint32_t index, int64_t offset) {
     const fc_partition *p = fc_partition_at(a, index);
     uint64_t number = p->ghost;

@@ -140,6 +140,7 @@ static int insert_run(fc_arena *a, uint32_t index, const uint8_t *run, uint64_t 
             return 0;
         }
         out->stored_bytes += done == STORE ? batch.length : 0;
+        out->stored_batches += done == STORE;
         out->skipped_bytes += done == SKIP ? batch.length : 0;
         a->skipped_batches += done == SKIP;
         a->skipped_bytes += done == SKIP ? batch.length : 0;
@@ -201,7 +202,7 @@ static int append_batch(fc_arena *a, uint32_t index, const fc_batch *batch) {
 }
 
 /* Where the run of the batch ends now, or a negative error with nothing changed but evictions. */
-static int64_t append_placed(fc_arena *a, const uint8_t *buf, uint64_t size, const fc_placed *placed, uint64_t used_max) {
+static int64_t append_placed(fc_arena *a, const uint8_t *buf, uint64_t size, fc_placed *placed, uint64_t used_max) {
     fc_batch batch;
     if (fc_partition_of(a, placed->slot) == NULL) {
         return FC_STALE;
@@ -213,6 +214,7 @@ static int64_t append_placed(fc_arena *a, const uint8_t *buf, uint64_t size, con
         fc_reserved_around(a, batch.bytes, batch.length) == NULL) {
         return FC_NOT_STORED;
     }
+    placed->clock = (int64_t)a->admitted_bytes;
     fc_begin(&a->changes);
     int rc = append_batch(a, fc_index_of_slot(placed->slot), &batch);
     fc_done(&a->changes);

@@ -78,7 +78,7 @@ static int walk(fc_arena *a, int64_t slot, int64_t offset, int64_t limit_offset,
     out->size_bytes = out->segments = 0;
     out->pinned = 1;
     out->cut = 0;
-    out->admitted = e == NULL ? a->admitted_bytes : e->admitted;
+    out->admitted = e == NULL ? a->admitted_bytes : e->admitted - e->length;
     while (e != NULL && fc_last(e) < limit_offset) {
         int fits = out->size_bytes + e->length <= max_bytes || (out->size_bytes == 0 && at_least_one);
         if (!fits || (with_segments && !add_segment(a, out, e))) {
@@ -234,7 +234,8 @@ int64_t fc_first_after_epoch(fc_arena *a, int64_t slot, int32_t epoch) {
     return first;
 }
 
-/* Bytes admitted since `offset` was, stored or in the ghost; FC_NOT_STORED where neither knows. */
+/* Bytes admitted since `offset` was, its own batch included, stored or in the ghost: the smallest FIFO of bytes that holds
+ * it. FC_NOT_STORED where neither knows. */
 int64_t fc_age(fc_arena *a, int64_t slot, int64_t offset) {
     const fc_partition *p = fc_partition_of(a, slot);
     if (p == NULL) {
@@ -242,7 +243,7 @@ int64_t fc_age(fc_arena *a, int64_t slot, int64_t offset) {
     }
     const fc_entry *e = fc_covering(a, p, offset);
     if (e != NULL) {
-        return (int64_t)(a->admitted_bytes - e->admitted);
+        return (int64_t)(a->admitted_bytes - e->admitted + e->length);
     }
     int64_t clock = fc_ghost_clock(a, fc_index_of_slot(slot), offset);
     return clock < 0 ? FC_NOT_STORED : (int64_t)a->admitted_bytes - clock;

@@ -178,7 +178,7 @@ typedef struct {                /* 96 bytes, at a block's start */
 
 typedef struct {                /* 48 bytes: evicted batches, consecutive in offsets and close in age */
     int64_t first_offset, next_offset;
-    uint64_t first_admitted, last_admitted;
+    uint64_t first_admitted, last_admitted; /* the clock before the first batch, and before the last */
     uint64_t before;            /* number of the partition's ghost before this one + 1 */
     uint32_t slot, generation;
 } fc_ghost;
@@ -187,7 +187,7 @@ typedef struct {
     uint64_t position;          /* in the caller's buffer; 0 at the first call, kept over FC_RECLAIM */
     int64_t covers_from;
     int64_t first_offset, next_offset, conflict_offset;
-    uint64_t stored_bytes, skipped_bytes;
+    uint64_t stored_bytes, skipped_bytes, stored_batches;
 } fc_inserted;
 
 typedef struct {                /* 32 bytes */
@@ -198,7 +198,7 @@ typedef struct {                /* 32 bytes */
 typedef struct {                /* FC_HIT_HEAD words, then the segments */
     int64_t next_offset;
     uint64_t size_bytes, segments, pinned;
-    uint64_t admitted;             /* the clock of admitted bytes when the first batch was admitted */
+    uint64_t admitted;             /* the clock of admitted bytes before the first batch */
     uint64_t cut;                  /* 1: a stored batch follows below the limit offset; it is left out, whole */
     fc_segment segment[512];
 } fc_hit;
@@ -232,6 +232,7 @@ typedef struct {                   /* one batch of a buffer, with the place that
     int64_t start, end;            /* in the buffer */
     int64_t base_offset, leader_epoch;
     int64_t run_end;               /* set by fc_append: where its run ends now; negative: not stored, and why */
+    int64_t clock;                 /* set by fc_append: the clock of admitted bytes before it */
 } fc_placed;
 
 /* partition.c */

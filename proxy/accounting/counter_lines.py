@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from metrics.access_log import CountersLine
 from metrics.access_log_schema import RESULT_REASONS
+from protocol.api import PRODUCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,6 +41,7 @@ class CounterLines:
         "_now",
         "_put_at",
         "_scraped_at",
+        "_settle",
     )
 
     def __init__(
@@ -49,10 +51,13 @@ class CounterLines:
         cache: BlockCache,
         empty: EmptyAnswers,
         now: Callable[[], float],
+        settle: Callable[[], object],
     ) -> None:
-        """`empty` has the partitions that are counted and have no line yet. `now` is in seconds."""
+        """`empty` has the partitions that are counted and have no line yet. `now` is in seconds. `settle` adds what is
+        counted elsewhere to `counters`.
+        """
         self._access_log, self._counters, self._cache = access_log, counters, cache
-        self._empty, self._now = empty, now
+        self._empty, self._now, self._settle = empty, now, settle
         self._last: CountersLine | None = None
         self._put_at = self._scraped_at = float("-inf")
 
@@ -91,6 +96,7 @@ class CounterLines:
         return (line.results, line.upstream) != (last.results, last.upstream)
 
     def _build(self, event: str) -> CountersLine:
+        self._settle()
         fetch, open_sums = self._counters.fetch, self._empty.count_open()
         results = [
             (*verdict, partitions, fetch.record_bytes.get(verdict, 0), open_sums[verdict])
@@ -105,6 +111,7 @@ class CounterLines:
             sorted(self._counters.upstream.fetch_bytes.items()),
             fetch.would_hit_bytes,
             self._counters.watch.lease_lapses,
+            self._counters.traffic.requests_in[PRODUCE].size_bytes,
             self._access_log.dropped_lines,
             self._cache.peek_admitted_bytes(),
         )

@@ -1,8 +1,10 @@
 """Stored batches for the access log: one line per run of batches.
 
 Owns the open runs. Must not know how a line is written. A run holds the batches of one partition
-from one source without a gap, within two minutes. Invariants:
+from one source without a gap, within two minutes. It says when each of them was admitted, on the clock of
+admitted bytes, by a line through few points (partitions/native/rows.c). Invariants:
 * every admitted byte is in one run, and every run becomes a line.
+* a batch that its run's points do not come near begins another run.
 * there is at most one run per partition, and a bounded number of runs: a share of the log's queue.
   If many end, they end one after the other.
 """
@@ -38,9 +40,8 @@ class StoredTopic(Protocol):
 
 
 class StoredPartition(Protocol):
-    """A partition whose batches are stored. Compared by identity. `row`: the fields `run_source`,
-    `run_first`, `run_following` (exclusive) and `run_bytes` of its open run, which storing extends, too
-    (partitions/native/rows.c).
+    """A partition whose batches are stored. Compared by identity. `row`: the fields `run_*` of its open
+    run, which storing extends, too (partitions/native/rows.c).
     """
 
     @property
@@ -55,16 +56,29 @@ SOURCES: Final = ("", "produce", "watch")
 """Sources of a run by their numbers in `run_source`; "": there is no run."""
 
 
+class RunRows(Protocol):
+    """The functions of C that change a run in a row. Both take the row, the number of the source, the first
+    offset and the one behind the last, bytes, batches, and the clock before them.
+    """
+
+    def pt_begin_run(self, row: Any, *words: int) -> None: ...
+    def pt_extend_run(self, row: Any, *words: int) -> int:
+        """0: they begin another run."""
+        ...
+
+
 class StoredRuns:
     """The open runs of one process. `len`: number of open runs, at most `limit`; at the limit the
     oldest run ends for a new one.
     """
 
-    __slots__ = ("_access_log", "_cache", "_due", "_runs", "_share", "limit")
+    __slots__ = ("_access_log", "_cache", "_due", "_rows", "_runs", "_share", "limit")
 
-    def __init__(self, access_log: AccessLog, cache: BlockCache, queue_lines: int) -> None:
+    def __init__(
+        self, access_log: AccessLog, cache: BlockCache, queue_lines: int, rows: RunRows
+    ) -> None:
         """`queue_lines`: capacity of the log's queue, in lines."""
-        self._access_log, self._cache = access_log, cache
+        self._access_log, self._cache, self._rows = access_log, cache, rows
         self.limit = queue_lines // QUEUE_SHARE
         self._runs: dict[StoredPartition, None] = {}
         self._due: deque[StoredPartition] = deque()  # their runs end in this round of ticks
@@ -74,23 +88,28 @@ class StoredRuns:
         return len(self._runs)
 
     def add(
-        self, partition: StoredPartition, first: int, following: int, size_bytes: int, source: str
+        self,
+        partition: StoredPartition,
+        first: int,
+        following: int,
+        size_bytes: int,
+        batches: int,
+        source: str,
+        clock: int,
     ) -> None:
-        """Note that batches of offsets [first, following) were admitted. They extend the
-        partition's run if they continue it from the same source, else they begin a new one.
+        """Note that batches of offsets [first, following) were admitted, one behind another; `clock`: bytes
+        admitted before them. They extend the partition's run if they continue it from the same source and lie
+        near a line through its points, else they begin a new one.
         """
-        row = partition.row
+        words = SOURCES.index(source), first, following, size_bytes, batches, clock
         if partition in self._runs:
-            if row.run_following == first and SOURCES[row.run_source] == source:
-                row.run_following = following
-                row.run_bytes += size_bytes
+            if self._rows.pt_extend_run(partition.row, *words):
                 return
             self._end(partition)
         elif len(self._runs) >= self.limit:
             self._end(next(iter(self._runs)))
         self._runs[partition] = None
-        row.run_source, row.run_first = SOURCES.index(source), first
-        row.run_following, row.run_bytes = following, size_bytes
+        self._rows.pt_begin_run(partition.row, *words)
 
     def tick(self, _now: float) -> None:
         """End a share of the runs. Called periodically."""
@@ -123,5 +142,21 @@ class StoredRuns:
                 row.run_bytes,
                 source,
                 self._cache.peek_admitted_bytes(),
+                row.run_batches,
+                row.run_began,
+                row.run_ended,
+                list_points(row),
+                self._cache.held_bytes,
             )
         )
+
+
+def list_points(row: Any) -> tuple[tuple[int, int], ...]:
+    """Points between the first and the end of an open run, ascending: an offset, and the clock of admitted
+    bytes before the batch there.
+    """
+    count = row.run_points
+    points = list(zip(row.run_offsets[0:count], row.run_clocks[0:count], strict=True))
+    if row.run_last != row.run_first:
+        points.append((row.run_last, row.run_before))
+    return tuple(points)

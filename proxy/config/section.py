@@ -22,9 +22,14 @@ def key_of(attribute: str) -> str:
 
 
 class Section(BaseModel):
-    """A part of the configuration. Python code uses attribute names, YAML the keys."""
+    """A part of the configuration. Python code uses attribute names, YAML the keys.
+
+    Validators are built at the first validation, for a whole Config at once: a worker, which is
+    given a valid one, builds none at its start.
+    """
 
     model_config = ConfigDict(
+        defer_build=True,
         frozen=True,
         extra="forbid",
         alias_generator=key_of,

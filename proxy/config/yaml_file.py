@@ -4,13 +4,18 @@ Owns reading and its limits (bytes, depth, nodes). Must not know a key. Invarian
 * a key that occurs twice in a mapping is refused, not overwritten.
 * no tag builds an object.
 * the limits refuse an alias that contains itself or multiplies without end.
+PyYAML is imported when a file is read: a worker reads none until a reload.
 """
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any
+from __future__ import annotations
 
-import yaml
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    import yaml
 
 MAX_FILE_BYTES = 1 << 20
 MAX_DEPTH = 16
@@ -46,6 +51,8 @@ def parse_yaml(data: bytes, name: str) -> tuple[dict[str, Any], dict[YamlPath, s
     """Like read_yaml, for the bytes of a file; `name` is the file's name in places. Raises
     ConfigError.
     """
+    import yaml
+
     try:
         loader = yaml.SafeLoader(data)
         node = loader.get_single_node()
@@ -75,6 +82,8 @@ def _walk(node: yaml.Node, path: YamlPath) -> Iterator[tuple[YamlPath, yaml.Node
     """The path of each value, the node of its key, and whether the key occurred in this mapping
     before. Stops below MAX_DEPTH.
     """
+    import yaml
+
     if len(path) > MAX_DEPTH:
         return
     if isinstance(node, yaml.SequenceNode):

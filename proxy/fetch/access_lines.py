@@ -176,9 +176,10 @@ class AccessLines:
         return self._partitions.find(topic, asked.partition) if topic is not None else None
 
     def _age(self, partition: Partition, one: PartitionOutcome) -> int | None:
-        """Return the bytes admitted since this offset was; None if it never was, or is forgotten.
+        """Return the bytes admitted since this offset was, its batch included; None if it never was, or is
+        forgotten.
 
-        A FIFO cache must be larger than this age to hit the offset. Observed records may reach
+        A FIFO cache must hold this age to hit the offset. Observed records may reach
         their reader before the index; their age is then their own size, the least possible.
         """
         age_bytes = self._cache.age_bytes(partition.slot, one.status.asked.fetch_offset)

@@ -45,7 +45,7 @@ LEFT_TAIL, LEFT_TRANSACTIONS, LEFT_RUN, LEFT_EPOCH = (
     lib.PT_LEFT_EPOCH,
 )
 """What is left to be done for a stored batch after `note_stored`."""
-PLACE_FIELDS = ("slot", "start", "end", "base_offset", "leader_epoch", "run_end")
+PLACE_FIELDS = ("slot", "start", "end", "base_offset", "leader_epoch", "run_end", "clock")
 """Words of a place."""
 PLACED_WORDS = lib.PT_PLACED_WORDS
 assert len(PLACE_FIELDS) == PLACED_WORDS
@@ -108,7 +108,8 @@ class ForwardedBatches(NamedTuple):
 
 class StoredBatch(NamedTuple):
     """A stored batch of `size_bytes` with the offsets from `base_offset` to `following` (exclusive), and
-    what is left to be done for it: LEFT_TAIL, LEFT_TRANSACTIONS, LEFT_RUN and LEFT_EPOCH, or 0.
+    what is left to be done for it: LEFT_TAIL, LEFT_TRANSACTIONS, LEFT_RUN and LEFT_EPOCH, or 0. `clock`: bytes
+    admitted before it.
     """
 
     partition: Partition
@@ -116,6 +117,7 @@ class StoredBatch(NamedTuple):
     following: int
     size_bytes: int
     left: int
+    clock: int
 
 
 class Work:
@@ -189,7 +191,9 @@ def list_left(batches: ForwardedBatches) -> list[StoredBatch]:
             row, said = _read(one)
             base_offset, size_bytes = said.base_offset, row.end - row.start
             following = base_offset + row.last_delta + 1
-            found.append(StoredBatch(partition, base_offset, following, size_bytes, one.left))
+            found.append(
+                StoredBatch(partition, base_offset, following, size_bytes, one.left, one.clock)
+            )
     return found
 
 

@@ -13,6 +13,8 @@ from typing import Any, Protocol, TypeVar, cast
 from proxy.partitions._rows import ffi, lib
 
 T = TypeVar("T")
+RUN_ROWS = lib
+"""The functions of C that change the run of stored batches in a row: `RunRows` of accounting/stored_runs.py."""
 NO_ROW = ffi.NULL
 """Stands for the row of a partition that is not stored."""
 

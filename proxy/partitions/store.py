@@ -106,9 +106,9 @@ def admit_response(
 
 def _finish_stored(broker: PartitionServices, stored: StoredBatch, now: float) -> None:
     """Do what is left to be done for a batch that was stored as it was sent."""
-    partition, base_offset, following, size_bytes, left = stored
+    partition, base_offset, following, size_bytes, left, clock = stored
     if left & LEFT_RUN and broker.stored_runs is not None:
-        broker.stored_runs.add(partition, base_offset, following, size_bytes, "produce")
+        broker.stored_runs.add(partition, base_offset, following, size_bytes, 1, "produce", clock)
     if left & LEFT_TAIL:
         partition.extend(broker.cache.contiguous_end(partition.slot, partition.tail))
     if left & LEFT_TRANSACTIONS:
@@ -334,4 +334,6 @@ def _note_inserted(
     broker.counters.stored.batches[source] += 1
     if broker.stored_runs is not None:
         first, following = inserted.first_offset, inserted.next_offset
-        broker.stored_runs.add(partition, first, following, inserted.stored_bytes, source)
+        size_bytes, batches = inserted.stored_bytes, inserted.stored_batches
+        clock = broker.cache.peek_admitted_bytes() - size_bytes
+        broker.stored_runs.add(partition, first, following, size_bytes, batches, source, clock)

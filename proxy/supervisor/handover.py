@@ -1,17 +1,22 @@
 """Handover: all that a worker is given by the supervisor, in a memory file that it inherits.
 
 Owns the file's format. Must not know what either process does with it. Invariants: the configuration
-of the start is read and checked once, by the supervisor; both processes are of one build.
+of the start is read and checked once, by the supervisor. A worker of the same build takes its
+objects as they are; one of another build, installed while the supervisor runs, validates it anew.
+The supervisor alone writes the file, so that pickled objects are safe in it.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import pickle
 import socket
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from proxy.config import model
 from proxy.config.model import Config
 from proxy.sockets import Sockets
 
@@ -19,6 +24,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 LARGEST_BYTES = 16 << 20
+
+
+def find_build(folder: Path) -> list[tuple[str, int, int]]:
+    """Name, time of change and size of each of the configuration's sources: what tells one build
+    from another.
+    """
+    found = [(one.name, one.stat()) for one in sorted(folder.glob("*.py"))]
+    return [(name, facts.st_mtime_ns, facts.st_size) for name, facts in found]
+
+
+BUILD = find_build(Path(model.__file__).parent)
+"""As it was when this process imported it."""
 
 
 class NoHandover(Exception):
@@ -60,7 +77,7 @@ class Handover:
     """`in_force`: where a reload leaves its configuration for later workers. `arguments`: those of
     `forebay serve`, by which the configuration is read again. `heartbeat`: descriptor of the pipe to
     the supervisor. `owner`: the supervisor's process id, the same for each of its workers.
-    `restarts`: workers replaced so far, by reason.
+    `restarts`: workers replaced so far, by reason. `version`: Forebay's own.
     """
 
     config: Config
@@ -70,11 +87,14 @@ class Handover:
     heartbeat: int
     owner: int
     restarts: Mapping[str, int]
+    version: str
 
 
 def write_handover(handover: Handover) -> int:
     """A descriptor to be inherited, from which `read_handover` reads. The caller closes it."""
     content = {
+        "build": BUILD,
+        "pickled": pickle.dumps(handover.config),
         "config": handover.config.model_dump(mode="json", by_alias=True),
         "inForce": handover.in_force.fd,
         "arguments": list(handover.arguments),
@@ -83,11 +103,19 @@ def write_handover(handover: Handover) -> int:
         "heartbeat": handover.heartbeat,
         "owner": handover.owner,
         "restarts": dict(handover.restarts),
+        "version": handover.version,
     }
     fd = os.memfd_create("forebay-handover", 0)
     with os.fdopen(os.dup(fd), "wb") as file:
-        file.write(json.dumps(content).encode())
+        pickle.dump(content, file)
     return fd
+
+
+def _read_config(content: Mapping[str, Any]) -> Config:
+    if content["build"] == BUILD:
+        config: Config = pickle.loads(content["pickled"])
+        return config
+    return Config.model_validate(content["config"], by_alias=True, by_name=False)
 
 
 def read_handover(fd: int) -> Handover:
@@ -95,21 +123,22 @@ def read_handover(fd: int) -> Handover:
     processes. Raises NoHandover.
     """
     try:
-        content = json.loads(os.pread(fd, LARGEST_BYTES, 0))
+        content = pickle.loads(os.pread(fd, LARGEST_BYTES, 0))
         os.close(fd)
         for inherited in (content["heartbeat"], content["inForce"]):
             os.set_inheritable(inherited, False)
         sockets = Sockets(tuple(map(_open, content["listeners"])), _open(content["admin"]))
         return Handover(
-            Config.model_validate(content["config"], by_alias=True, by_name=False),
+            _read_config(content),
             ConfigInForce(content["inForce"]),
             content["arguments"],
             sockets,
             content["heartbeat"],
             content["owner"],
             content["restarts"],
+            content["version"],
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except Exception as error:  # pickle raises of any kind
         raise NoHandover(f"descriptor {fd} holds no configuration: {error}") from error
 
 

@@ -171,6 +171,7 @@ class Supervisor:
             heartbeat,
             os.getpid(),
             self._restarts,
+            self._version,
         )
 
     def _reload(self) -> None:

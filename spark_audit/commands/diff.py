@@ -1,4 +1,4 @@
-"""`forebay audit diff BEFORE AFTER [--out DIR]`: two reports in, what changed out.
+"""`forebay audit diff BEFORE AFTER [--out DIR]`: two reports, or periods of them, in; what changed out.
 
 Owns the command's arguments, messages and files. Must not know how a change is computed. Invariants: the sentences go
 to stdout, so that a terminal is enough; nothing but the two reports' files is read, so that neither Spark nor Java is
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from spark_audit.console import EXIT_CODES, EXIT_DONE, EXIT_NOTHING, EXIT_USAGE, fail
-from spark_audit.difference import UnfitReport, build_changes, build_document, describe, load_report
+from spark_audit.difference import UnfitReport, build_changes, build_document, describe, open_report
 from spark_audit.page.difference import build_page
 
 
@@ -20,8 +20,7 @@ def main(argv: Sequence[str]) -> int:
     """Compare two reports; returns the exit code."""
     arguments = _build_parser().parse_args(argv)
     try:
-        before = load_report(arguments.before, str(arguments.before))
-        after = load_report(arguments.after, str(arguments.after))
+        before, after = open_report(arguments.before), open_report(arguments.after)
     except UnfitReport as error:
         return fail(EXIT_NOTHING, str(error))
     changes = build_changes(before, after)
@@ -43,12 +42,15 @@ def main(argv: Sequence[str]) -> int:
 def _build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="forebay audit diff",
-        description="What changed between two reports, and which topics account for it.",
-        epilog=f"Two periods of one log: make a report of each with --from and --to. {EXIT_CODES}",
+        description="What changed between two reports or periods, and which topics account for it.",
+        epilog=EXIT_CODES,
     )
     for name in ("before", "after"):
         parser.add_argument(
-            name, type=Path, metavar=name.upper(), help="the directory of a report (its --out)"
+            name,
+            metavar=name.upper(),
+            help="the directory of a report (its --out), or DIR@FROM/TO for a period of it, such as"
+            " report@2026-11-24T12:00/2026-11-24T13:00 (UTC)",
         )
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="also write index.html and diff.json there"

@@ -31,8 +31,10 @@ from spark_audit.units import show_bytes, show_ratio
 if TYPE_CHECKING:
     from spark_audit.job import Findings, Request
     from spark_audit.reconcile import ScrapedCounters
+    from spark_audit.storage import Store
 
 NEEDED_MODULES = ("pyspark", "pyarrow", "pandas", "numpy")
+OTHERS = ("diff", "ingest")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -46,6 +48,8 @@ def main(argv: Sequence[str]) -> int:
     inputs = find_inputs(arguments.logs)
     if inputs.is_absent:
         return fail(EXIT_NOTHING, f"no .jsonl or .jsonl.gz file in {' '.join(arguments.logs)}")
+    if arguments.follow and inputs.urls:
+        return fail(EXIT_USAGE, f"--follow reads files of this machine, not {inputs.urls[0]}")
     try:
         counters = tuple(_read_counters(path) for path in arguments.metrics)
     except (OSError, ValueError) as error:
@@ -56,6 +60,10 @@ def main(argv: Sequence[str]) -> int:
     window_ms = round(1000 * arguments.window) if arguments.window else None
     prices = Prices(arguments.gib_month, arguments.read_cost)
     request = Request(inputs, arguments.out, counters, arguments.cache_size, window_ms, prices)
+    if arguments.follow:
+        from spark_audit.commands.follow import follow
+
+        return follow(request, arguments.logs, arguments.master, arguments.every)
     return _audit(request, arguments.master, dict(arguments.conf))
 
 
@@ -63,10 +71,8 @@ def _audit(request: "Request", master: str | None, settings: dict[str, str]) -> 
     from spark_audit.ingest import WorkersUnready
     from spark_audit.job import NothingToRead, run
     from spark_audit.line_table import TableError
-    from spark_audit.page.report import build_page
     from spark_audit.session import NotReady, open_session
-    from spark_audit.storage import Store, StoreError, to_uri
-    from spark_audit.summary import build_summary
+    from spark_audit.storage import Store, StoreError
 
     size_bytes = request.inputs.size_bytes
     say(f"starting Spark for {show_bytes(size_bytes)} of logs on this machine")
@@ -76,16 +82,7 @@ def _audit(request: "Request", master: str | None, settings: dict[str, str]) -> 
         return fail(EXIT_NOT_READY, str(error))
     try:
         findings = run(spark, request, say)
-        say("drawing the page")
-        files = {
-            "index.html": build_page(findings),
-            "summary.json": json.dumps(build_summary(findings), indent=2) + "\n",
-            "topics.json": json.dumps(findings.topic_reasons, indent=0) + "\n",
-        }
-        out = str(request.out).rstrip("/")
-        store = Store(spark)
-        for name, text in files.items():
-            store.write_text(to_uri(f"{out}/{name}"), text)
+        write_report(findings, Store(spark), str(request.out))
     except NothingToRead as error:
         return fail(EXIT_NOTHING, str(error))
     except WorkersUnready as error:
@@ -94,16 +91,37 @@ def _audit(request: "Request", master: str | None, settings: dict[str, str]) -> 
         return fail(EXIT_USAGE, str(error))
     finally:
         spark.stop()
-    say(_describe(findings))
+    out = str(request.out).rstrip("/")
     sys.stdout.write(f"{out}/index.html\n{out}/summary.json\n")
     return EXIT_DONE
+
+
+def write_report(findings: "Findings", store: "Store", out: str) -> None:
+    """Write index.html and the JSON files, each replaced at once: a reader never sees half of one."""
+    from spark_audit.ledger import describe_ledger
+    from spark_audit.page.report import build_page
+    from spark_audit.storage import to_uri
+    from spark_audit.summary import build_summary
+
+    say("drawing the page")
+    texts = {
+        "topics.json": json.dumps(findings.topic_reasons, indent=0) + "\n",
+        "periods.json": json.dumps(findings.periods._asdict(), separators=(",", ":")) + "\n",
+        "summary.json": json.dumps(build_summary(findings), indent=2) + "\n",
+        "index.html": build_page(findings),
+    }
+    if findings.ledger is not None:
+        texts["completeness.json"] = json.dumps(describe_ledger(findings.ledger), indent=2) + "\n"
+    for name, text in texts.items():
+        store.write_text(to_uri(f"{out.rstrip('/')}/{name}"), text)
+    say(_describe(findings))
 
 
 def _build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="forebay audit",
         description="Hit ratios, misses by reason and the sizing curve from Forebay's access logs.",
-        epilog=EXIT_CODES,
+        epilog=f"Other commands: forebay audit {' | '.join(OTHERS)} --help. {EXIT_CODES}",
     )
     parser.add_argument(
         "logs",
@@ -149,6 +167,18 @@ def _build_parser() -> argparse.ArgumentParser:
         type=seconds_argument,
         metavar="SECONDS",
         help="time window (default: by the log's span)",
+    )
+    parser.add_argument(
+        "--follow",
+        action="store_true",
+        help="go on as the logs grow, until SIGTERM or Ctrl-C; DIR/follow keeps what was read, also after a crash",
+    )
+    parser.add_argument(
+        "--every",
+        type=seconds_argument,
+        metavar="SECONDS",
+        default=60.0,
+        help="with --follow: time between two looks at the logs (default: 60)",
     )
     return parser
 

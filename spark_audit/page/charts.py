@@ -34,6 +34,8 @@ _LEFT: Final = 74.0
 _RIGHT: Final = 906.0
 _RATIO_FLOORS: Final = (0.95, 0.9, 0.8, 0.5)
 """Lowest values of a ratio's axis but 0: a line between 97 and 99 % would be flat at the top of a full one."""
+_SEEN: Final = 0.01
+"""A ratio that one sees on the chart."""
 _LANE_PX: Final = 9.0
 _LANES: Final = 6
 _MARKED_STARTS: Final = 40
@@ -262,9 +264,14 @@ def _plan_extent(lines: Sequence[Line], marks: Sequence[Mark]) -> tuple[float, f
     for line in lines:
         tops = line.upper or [ratio for _, ratio in line.points]
         last = line.points[-1][1]
+        first_top = tops[0]
         begins.append(
             next(
-                (size for (size, _), top in zip(line.points, tops, strict=True) if top > 0.01),
+                (
+                    size_bytes
+                    for (size_bytes, ratio), top in zip(line.points, tops, strict=True)
+                    if ratio > _SEEN or top - first_top > _SEEN
+                ),
                 line.points[0][0],
             )
         )

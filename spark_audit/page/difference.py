@@ -205,7 +205,9 @@ def _sizes(before: Report, after: Report) -> str:
     for side, name, kind in ((before, "before", "other"), (after, "after", "hit")):
         sizing = side.summary["sizing"]
         points = [(one["sizeBytes"], one["hitRatioBytes"] or 0.0) for one in sizing["points"]]
-        lines.append(Line(name, kind, points))
+        upper = [one["possibleHitRatioBytes"] or 0.0 for one in sizing["points"]]
+        is_exact = all(ratio == top for (_, ratio), top in zip(points, upper, strict=True))
+        lines.append(Line(name, kind, points, () if is_exact else upper))
         size_bytes = sizing["cacheSizeBytes"]
         if size_bytes:
             marks.append(

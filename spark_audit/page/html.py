@@ -129,7 +129,20 @@ def draw_text(text: str, kind: str = "quiet") -> str:
 
 def draw_sentences(sentences: Iterable[str]) -> str:
     """A list of sentences in the order of their weight."""
-    pieces = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
+    return draw_list(f"<li>{escape(sentence)}</li>" for sentence in sentences)
+
+
+def draw_advice(cause: str, key: str, value: str, effect: str) -> str:
+    """One item of a list of findings: the cause, the setting that changes it, and what that leads to."""
+    return (
+        f'<li><p class="cause">{escape(cause)}.</p><p>Set <code>{escape(key)}</code> to <code>{escape(value)}</code>:'
+        f" {escape(effect)}.</p></li>"
+    )
+
+
+def draw_list(items: Iterable[str]) -> str:
+    """A numbered list of items that are HTML; '' without items."""
+    pieces = "".join(items)
     return f'<ol class="findings">{pieces}</ol>' if pieces else ""
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from metrics.access_log_schema import REASON_MEANING
+from spark_audit.diagnosis import LEAST_SHARE
 from spark_audit.job import Findings, TableRow
 from spark_audit.page.charts import Line, Mark, Run, WindowBytes, draw_curves, draw_over_time
 from spark_audit.page.document import build_document
@@ -24,18 +25,22 @@ from spark_audit.page.html import (
     BarPart,
     Card,
     Column,
+    draw_advice,
     draw_cards,
     draw_folded,
     draw_key,
+    draw_list,
     draw_section,
     draw_table,
     draw_text,
 )
 from spark_audit.schema import PROBLEMS
 from spark_audit.summary import Outlook, build_outlook, build_spared
+from spark_audit.tables import NO_GROUP
 from spark_audit.units import show_bytes, show_count, show_duration, show_ms, show_ratio, show_time
 
 RESULTS: Final = ("hit", "miss", "pass")
+_FIRST_WORDS: Final = frozenset({"the", "leases", "client"})
 _RESULT_TEXT: Final = {
     "hit": "hit: from memory",
     "miss": "miss: from the broker, memory lacked it",
@@ -54,11 +59,15 @@ def build_page(findings: Findings) -> str:
         "start of Forebay" if starts == 1 else "starts of Forebay"
     )
     sections = [
+        _diagnoses(findings),
         _over_time(findings),
         _sizing(findings, outlook),
         _topics(findings),
+        _needs(findings),
         _misses(findings),
         _clients(findings),
+        _groups(findings),
+        _brokers(findings),
         _lag(findings),
         _delays(findings),
         _latency(findings),
@@ -96,6 +105,31 @@ def _cards(findings: Findings, outlook: Outlook) -> str:
         text = f"lines missing: {show_count(unreadable)} unreadable, {show_count(dropped)} dropped when written"
         cards.append(Card(show_count(unreadable + dropped), text, "warn"))
     return draw_cards(cards)
+
+
+def _diagnoses(findings: Findings) -> str:
+    """What to change, the most bytes first."""
+    if not findings.diagnoses:
+        text = (
+            f"No fault concerns {show_ratio(LEAST_SHARE)} or more of the bytes handed to clients."
+        )
+        return draw_section("What to change", text)
+    items = [
+        draw_advice(
+            _capitalise(one.cause),
+            one.key,
+            one.value,
+            f"{one.effect} ({one.price})" if one.price else one.effect,
+        )
+        for one in findings.diagnoses
+    ]
+    return draw_section("What to change", "", draw_list(items))
+
+
+def _capitalise(text: str) -> str:
+    """A topic's name stays as it is."""
+    first = text.split(" ", 1)[0]
+    return text[0].upper() + text[1:] if first in _FIRST_WORDS else text
 
 
 def _over_time(findings: Findings) -> str:
@@ -176,66 +210,123 @@ def _misses(findings: Findings) -> str:
 
 def _sizing(findings: Findings, outlook: Outlook) -> str:
     sizing = findings.sizing
-    if not sizing.known_bytes:
-        return draw_section(
-            "Cache size",
-            f"No size can be recommended: of {show_bytes(sizing.total_bytes)} of hits and misses, no age is known.",
+    if not sizing.known_bytes and not sizing.unknown_bytes:
+        said = (
+            "no byte was stored while this log was written"
+            if sizing.never_bytes
+            else "there are none"
         )
-    text = (
-        f"The hit ratio that each cache size would have had, of {show_bytes(sizing.total_bytes)} of hits and"
-        " misses. A FIFO of size S hits when fewer than S bytes were stored since the fetched offset was."
-    )
-    if sizing.unknown_bytes:
-        text += (
-            f" {show_bytes(sizing.unknown_bytes)} of these have no known age and count as misses."
-        )
+        text = f"No size can be recommended: of {show_bytes(sizing.total_bytes)} of hits and misses, {said}."
+        return draw_section("Cache size", text)
     points = [
         (point.size_bytes, sizing.hit_ratio(point.hit_bytes) or 0.0) for point in sizing.points
     ]
-    marks = []
-    if findings.cache_size_bytes:
-        held = show_duration(outlook.residence_s(findings.cache_size_bytes))
-        said = f"now: {show_bytes(findings.cache_size_bytes)}, {held}"
-        marks.append(Mark(findings.cache_size_bytes, said, "now"))
-    if 0.99 in sizing.needed_bytes:
-        enough = sizing.needed_bytes[0.99]
-        marks.append(Mark(enough, f"99 %: {show_bytes(enough)}", "want"))
-    rows = [
-        (target, size_bytes, outlook.residence_s(size_bytes))
-        for target, size_bytes in sizing.needed_bytes.items()
-    ]
+    upper = [sizing.hit_ratio(point.possible_bytes) or 0.0 for point in sizing.points]
+    is_exact = all(ratio == top for (_, ratio), top in zip(points, upper, strict=True))
     columns = (
-        Column("hits", RATIO, "% of achievable hits"),
-        Column("smallest cache", BYTES),
+        Column("hits", RATIO, "% of achievable"),
+        Column("cache.size", BYTES, "at least"),
+        Column("hit ratio", RATIO, "% of hits and misses"),
+        *(() if is_exact else (Column("at most", RATIO, "% of hits and misses"),)),
         Column("holds", SECONDS, "time of production"),
     )
-    said = ""
-    if outlook.predicted_ratio is not None:
-        said = (
-            f"At {show_bytes(findings.cache_size_bytes)} the curve says {show_ratio(outlook.predicted_ratio)};"
-            f" {show_ratio(outlook.observed_ratio)} were measured. Between them are misses for other reasons than"
-            " size, and blocks that are freed whole."
+    rows = [
+        (
+            one.target,
+            one.size_bytes,
+            one.hit_ratio,
+            *(() if is_exact else (one.possible_ratio,)),
+            outlook.residence_s(one.held_bytes),
         )
+        for one in sizing.needed
+    ]
     return draw_section(
         "Cache size",
-        text,
-        draw_curves([Line("FIFO", "hit", points)], marks, "hits and misses, by bytes"),
-        draw_text(said, ""),
+        _describe_population(findings, is_exact),
+        draw_curves(
+            [Line("FIFO", "hit", points, () if is_exact else upper)],
+            _size_marks(findings, outlook),
+            "hits and misses, by bytes",
+        ),
+        draw_text(_describe_prediction(findings, outlook), ""),
         draw_table(columns, rows),
     )
 
 
-def _lag(findings: Findings) -> str:
-    rows = [row for row in findings.lag_bands if row["partitions"]]
-    if not rows:
-        return ""
-    return draw_section(
-        "By lag",
-        "Lag is the response's high watermark minus the fetch offset, in records. Consumers at the tail stand at the"
-        " top. Each bar is all bytes of its band.",
-        _key(findings.total),
-        _ratio_table(rows, {"band": "lag, records"}),
+def _size_marks(findings: Findings, outlook: Outlook) -> list[Mark]:
+    marks, now_bytes = [], findings.cache_size_bytes
+    if now_bytes:
+        held = show_duration(outlook.residence_s(findings.sizing.point_at(now_bytes).held_bytes))
+        marks.append(Mark(now_bytes, f"now: {show_bytes(now_bytes)}, {held}", "now"))
+    enough = findings.sizing.needed_bytes.get(0.99)
+    if enough is not None:
+        marks.append(Mark(enough, f"99 %: {show_bytes(enough)}", "want"))
+    return marks
+
+
+def _describe_population(findings: Findings, is_exact: bool) -> str:
+    """What the ratios are of, and what is not known."""
+    sizing = findings.sizing
+    text = (
+        f"The hit ratio that each value of cache.size would have had, of {show_bytes(sizing.total_bytes)} of hits and"
+        " misses."
     )
+    if sizing.never_bytes:
+        text += f" {show_bytes(sizing.never_bytes)} were never stored while this log was written: no size hits them."
+    if sizing.unknown_bytes:
+        text += f" Of {show_bytes(sizing.unknown_bytes)} the log does not tell the age."
+    if not is_exact:
+        text += " The curve is what is known; the shaded area above it is what may be."
+    return text
+
+
+def _describe_prediction(findings: Findings, outlook: Outlook) -> str:
+    if outlook.predicted_ratio is None:
+        return ""
+    return (
+        f"At {show_bytes(findings.cache_size_bytes)} the curve says {show_ratio(outlook.predicted_ratio)};"
+        f" {show_ratio(outlook.observed_ratio)} were measured."
+    )
+
+
+def _needs(findings: Findings) -> str:
+    """The marginal worth of memory, by topic."""
+    rows = [
+        (
+            need.topic,
+            need.bytes,
+            need.hit_bytes / need.bytes if need.bytes else None,
+            need.needed_bytes,
+            need.next_gib_bytes,
+        )
+        for need in findings.topic_needs
+    ]
+    columns = (
+        Column("topic"),
+        Column("hits and misses", BYTES),
+        Column("hit ratio", RATIO, "at today's size"),
+        Column("cache.size for 99 %", BYTES, "of what any size hits"),
+        Column("one GiB more", BYTES, "hits beside"),
+    )
+    text = "What a larger cache is worth to each topic. All topics share the cache: sizes are of the whole cache."
+    return draw_section("Worth of a GiB", text, draw_table(columns, rows)) if rows else ""
+
+
+def _lag(findings: Findings) -> str:
+    times = [row for row in findings.lag_times if row["partitions"]]
+    rows = [row for row in findings.lag_bands if row["partitions"]]
+    if not rows and not times:
+        return ""
+    by_time = ""
+    if times:
+        text = "By time: the time of the response less the time stamp of the batch with the first record handed out."
+        by_time = draw_text(text) + _ratio_table(times, {"band": "lag, time"})
+    text = (
+        "By records: the response's high watermark minus the fetch offset. Each bar is all bytes of its band;"
+        " consumers at the tail stand at the top."
+    )
+    by_records = draw_text(text) + _ratio_table(rows, {"band": "lag, records"}) if rows else ""
+    return draw_section("By lag", "", _key(findings.total), by_time, by_records)
 
 
 def _latency(findings: Findings) -> str:
@@ -356,45 +447,92 @@ def _clients(findings: Findings) -> str:
     )
 
 
-def _reconciliation(findings: Findings) -> str:
-    if findings.counters is None:
+def _groups(findings: Findings) -> str:
+    if all(row["group"] == NO_GROUP for row in findings.groups):
         return ""
-    agrees = all(row.agrees for row in findings.comparison)
-    dropped = findings.counters.dropped_lines
-    text = f"Boot {findings.compared_boot}: log and counters " + (
-        "agree exactly." if agrees else "differ."
+    return draw_section(
+        "By consumer group",
+        "A connection's group is known from its own JoinGroup, ConsumerGroupHeartbeat or OffsetCommit requests."
+        f" {NO_GROUP} has none, or has its coordinator behind another Forebay.",
+        _key(findings.total),
+        _ratio_table(findings.groups, {"group": "group"}, _most_bytes(findings.groups)),
     )
-    if not agrees and dropped:
-        text += (
-            f" The sidecar dropped {show_count(dropped)} lines: they are missing in the log. An empty line stands for"
-            " several partitions."
-        )
-    upstream = sum(findings.counters.upstream_bytes.values())
-    if upstream:
-        text += (
-            f" The broker sent {show_bytes(upstream)} of records in all, watch and proofs included."
-        )
+
+
+def _brokers(findings: Findings) -> str:
+    if len(findings.brokers) < 2:
+        return ""
+    heads = {"broker": "broker", "listeners": "listeners", "boots": "starts"}
+    return draw_section(
+        "By broker",
+        "",
+        _key(findings.total),
+        _ratio_table(findings.brokers, heads, _most_bytes(findings.brokers)),
+    )
+
+
+def _reconciliation(findings: Findings) -> str:
+    """Each boot against its own counters, and against scrapes; then what differs."""
     rows = [
         (
-            row.result,
-            row.reason,
-            row.log_partitions,
-            row.counter_partitions,
-            row.log_bytes,
-            row.counter_bytes,
+            one.boot,
+            {"log": "its counters in the log"}.get(one.source, one.source),
+            {True: "yes", False: "no", None: "not comparable"}[one.agrees],
+            one.first_ms,
+            one.until_ms,
+            one.text,
         )
-        for row in findings.comparison
+        for one in findings.reconciliations
+    ]
+    if not rows:
+        return ""
+    columns = (
+        Column("boot"),
+        Column("against"),
+        Column("agrees"),
+        Column("from", TIME),
+        Column("until", TIME),
+        Column("what was found"),
+    )
+    marked = [number for number, one in enumerate(findings.reconciliations) if one.agrees is False]
+    compared = [one for one in findings.reconciliations if one.agrees is not None]
+    agreeing = sum(one.agrees is True for one in compared)
+    text = (
+        f"{agreeing} of {len(compared)} comparisons agree exactly: partitions and bytes by result and reason."
+        if compared
+        else "Nothing could be compared."
+    )
+    return draw_section(
+        "Log against counters", text, draw_table(columns, rows, marked), _differences(findings)
+    )
+
+
+def _differences(findings: Findings) -> str:
+    rows = [
+        (
+            one.boot,
+            one.first_ms,
+            one.last_ms,
+            one.row.result,
+            one.row.reason,
+            one.row.log_partitions - one.row.counter_partitions,
+            one.row.log_bytes - one.row.counter_bytes,
+            one.cause,
+        )
+        for reconciliation in findings.reconciliations
+        for one in reconciliation.differences
     ]
     columns = (
+        Column("boot"),
+        Column("from", TIME),
+        Column("until", TIME),
         Column("result"),
         Column("reason"),
-        Column("partitions", COUNT, "in the log"),
-        Column("partitions", COUNT, "counted"),
-        Column("bytes", BYTES, "in the log"),
-        Column("bytes", BYTES, "counted"),
+        Column("partitions", COUNT, "log less counters"),
+        Column("bytes", COUNT, "log less counters"),
+        Column("cause"),
     )
-    marked = [number for number, row in enumerate(findings.comparison) if not row.agrees]
-    return draw_section("Log against counters", text, draw_table(columns, rows, marked))
+    return draw_folded(f"{len(rows)} differences by interval", draw_table(columns, rows[:200]))
 
 
 def _log(findings: Findings) -> str:
@@ -408,7 +546,7 @@ def _log(findings: Findings) -> str:
             boot[name]
             for name in (
                 *("boot", "firstMs", "lastMs", "schemaVersion", "fetchLines", "emptyLines"),
-                *("blockLines", "droppedLines", "cacheSizeBytes"),
+                *("blockLines", "countersLines", "droppedLines", "cacheSizeBytes"),
             )
         )
         for boot in findings.boots
@@ -421,6 +559,7 @@ def _log(findings: Findings) -> str:
         Column("fetch", COUNT, "lines"),
         Column("empty", COUNT, "lines"),
         Column("block", COUNT, "lines"),
+        Column("counters", COUNT, "lines"),
         Column("dropped", COUNT, "lines"),
         Column("cache", BYTES),
     )

@@ -54,7 +54,7 @@ def test_a_hundred_thousand_partitions() -> None:
 
 def test_a_run_comes_back_byte_for_byte(cache: BlockCache, slot: int) -> None:
     run = build_run(10, 20, count=5)
-    assert insert(cache, slot, run) == Inserted(len(run), 10, 110, -1, 0)
+    assert insert(cache, slot, run) == Inserted(len(run), 10, 110, -1, 0, 20)
     assert read(cache, slot, 10) == run
     assert read(cache, slot, 14) == run
     assert read(cache, slot, 15) == run[200:]
@@ -147,20 +147,20 @@ def test_the_same_batch_again_is_kept_and_may_cover_more(cache: BlockCache, slot
     insert(cache, slot, build_run(0, 10))
     insert(cache, slot, build_batch(20))
     again = insert(cache, slot, build_batch(20), covers_from=5)
-    assert again == Inserted(0, 20, 21, -1, 0)
+    assert again == Inserted(0, 20, 21, -1, 0, 0)
     assert cache.tail(slot) == (0, 21)
     assert cache.statistics().kept_batches == 1
 
 
 def test_new_batches_after_known_ones_are_stored(cache: BlockCache, slot: int) -> None:
     insert(cache, slot, build_run(0, 5))
-    assert insert(cache, slot, build_run(3, 5)) == Inserted(600, 3, 8, -1, 0)
+    assert insert(cache, slot, build_run(3, 5)) == Inserted(600, 3, 8, -1, 0, 3)
 
 
 def test_a_cleaned_batch_does_not_replace_the_stored_one(cache: BlockCache, slot: int) -> None:
     insert(cache, slot, build_batch(5, 10, size=900, producer_id=7))
     assert insert(cache, slot, build_batch(5, 10, size=300, producer_id=7)) == Inserted(
-        0, 5, 15, -1, 0
+        0, 5, 15, -1, 0, 0
     )
     assert read(cache, slot, 5) == build_batch(5, 10, size=900, producer_id=7)
 
@@ -182,7 +182,7 @@ def test_a_conflict_stores_nothing_from_there_on(cache: BlockCache, slot: int, w
     insert(cache, slot, build_batch(10, 5))
     bad, base = CONFLICTS[what], int.from_bytes(CONFLICTS[what][:8], "big")
     run = build_batch(3) + bad + build_batch(50)
-    assert insert(cache, slot, run) == Inserted(200, 3, 4, base, 0)
+    assert insert(cache, slot, run) == Inserted(200, 3, 4, base, 0, 1)
     assert read(cache, slot, 50) is None and read(cache, slot, 10) == build_batch(10, 5)
     cache.truncate(slot, base)
     assert insert(cache, slot, run).conflict_offset == -1
@@ -191,7 +191,7 @@ def test_a_conflict_stores_nothing_from_there_on(cache: BlockCache, slot: int, w
 
 def test_a_batch_within_known_empty_offsets_was_cleaned_away(cache: BlockCache, slot: int) -> None:
     insert(cache, slot, build_batch(20, epoch=3), covers_from=5)
-    assert insert(cache, slot, build_batch(10, epoch=3)) == Inserted(0, 10, 11, -1, 0)
+    assert insert(cache, slot, build_batch(10, epoch=3)) == Inserted(0, 10, 11, -1, 0, 0)
     assert insert(cache, slot, build_batch(10, epoch=4)).conflict_offset == 10
     assert insert(cache, slot, build_batch(4, epoch=3)).stored_bytes == 200
     assert cache.tail(slot) == (4, 21)
@@ -236,7 +236,7 @@ def test_advance_start_keeps_the_batch_it_stands_in(cache: BlockCache, slot: int
     cache.advance_start(slot, 25)
     assert read(cache, slot, 19) is None and read(cache, slot, 25) == build_run(20, 8, count=10)
     cache.advance_start(slot, 10)
-    assert insert(cache, slot, build_run(10, 1, count=10)) == Inserted(0, 10, 20, -1, 200)
+    assert insert(cache, slot, build_run(10, 1, count=10)) == Inserted(0, 10, 20, -1, 200, 0)
     cache.advance_start(slot, 500)
     assert cache.tail(slot) == (500, 500)
     assert cache.statistics().start_moved_bytes == 2000
@@ -293,7 +293,7 @@ def test_batches_of_several_partitions_are_appended_by_one_call(
     words: list[int] = []
     for number in range(count):
         sent = build_batch(0, 3, epoch=-1, seed=number)
-        words += slots[number % 4], len(frame), len(frame) + len(sent), 3 * number, 5, 0
+        words += slots[number % 4], len(frame), len(frame) + len(sent), 3 * number, 5, 0, 0
         frame += sent + b"tags"
     words[PLACED_WORDS + 1] = 0
     placed = place(*words)

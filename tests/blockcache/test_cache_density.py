@@ -79,8 +79,8 @@ def test_eviction_of_a_shared_block_forgets_the_batches_of_all_in_it() -> None:
     assert cache.evict_to(0) == 1
     for i, slot in enumerate(slots):
         assert (cache.tail(slot), cache.edges(slot, 0).evicted_end) == ((2, 2), 2)
-        assert cache.age_bytes(slot, 0) == 20 * 200 - 200 * (i + 1)
-        assert cache.age_bytes(slot, 1) == 10 * 200 - 200 * (i + 1)
+        assert cache.age_bytes(slot, 0) == 20 * 200 - 200 * i
+        assert cache.age_bytes(slot, 1) == 10 * 200 - 200 * i
     assert cache.statistics().ghosts == 10
     cache.check()
 

@@ -173,7 +173,7 @@ class CacheMachine(RuleBasedStateMachine):
         clock, covers_from = self.cache.peek_admitted_bytes(), first
         datas = [build_batch(first + i, size=size) for i in range(batches)]
         outcome = self.cache.insert(p.slot, b"".join(datas), 0, batches * size, first)
-        assert outcome == (batches * size, first, first + batches, -1, 0)
+        assert outcome == (batches * size, first, first + batches, -1, 0, batches)
         for i, data in enumerate(datas):
             clock += size
             p.entries.append(Entry(covers_from, first + i, first + i + 1, 0, -1, data, clock))
@@ -341,10 +341,9 @@ class CacheMachine(RuleBasedStateMachine):
         for p in self.partitions:
             for e in p.entries:
                 assert find_batch(self.cache, p.slot, e.base) == (e.covers_from, e.base, e.end - 1)
-                assert (
-                    self.cache.age_bytes(p.slot, e.base)
-                    == self.cache.peek_admitted_bytes() - e.admitted
-                )
+                assert self.cache.age_bytes(
+                    p.slot, e.base
+                ) == self.cache.peek_admitted_bytes() - e.admitted + len(e.data)
                 assert (
                     self.cache.contiguous_end(p.slot, e.covers_from) == p.covering(e.base)[-1].end
                 )

@@ -32,7 +32,7 @@ SIZES = {
     "fc_ghost": 48,
     "fc_segment": 32,
     "fc_hit": 48 + 512 * 32,
-    "fc_inserted": 56,
+    "fc_inserted": 64,
     "fc_edges": 48,
 }
 READ_FROM_BESIDE: dict[str, Any] = {
@@ -87,6 +87,7 @@ def test_hits_and_inserts_are_words_in_the_order_that_python_unpacks() -> None:
         "conflict_offset",
         "stored_bytes",
         "skipped_bytes",
+        "stored_batches",
     ]
     assert [field for field, _ in ffi.typeof("fc_hit").fields][: lib.FC_HIT_HEAD] == [
         "next_offset",

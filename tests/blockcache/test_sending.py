@@ -61,7 +61,7 @@ def find(cache, offset=0, max_bytes=100_000, index=0, has_records=False):
 @pytest.mark.parametrize("end", [END, b""])
 def test_what_the_kernel_takes_whole_is_let_go(cache, pair, end):
     next_offset, size_bytes, admitted_at = find(cache, 2)
-    assert (next_offset, size_bytes, admitted_at) == (22, 100_000, 3 * 5_000)
+    assert (next_offset, size_bytes, admitted_at) == (22, 100_000, 2 * 5_000)
     assert cache.statistics().pins >= 1
     assert cache.sender.send(pair[0].fileno(), HEAD + end, [len(HEAD)]) == len(
         HEAD

@@ -30,7 +30,8 @@ CLUSTER: dict[str, Any] = {
     "overrides": {"broker.session.timeout.ms": 6000, "broker.heartbeat.interval.ms": 1000},
 }
 CONFIG = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
+"""A broker that starts beside much else takes a minute, and so does an election of its controllers."""
 POLL_S = 0.2
 ASK_S = 2.0
 """librdkafka keeps to the broker that it asked first, though that goes away: who asks anew is told by another."""

@@ -56,7 +56,7 @@ def append(
     cache: BlockCache, slot: int, buf: Buffer, start: int, end: int, base_offset: int, epoch: int
 ) -> int | None:
     """Appends one batch; where its run ends, None where it was not stored."""
-    placed = place(slot, start, end, base_offset, epoch, 0)
+    placed = place(slot, start, end, base_offset, epoch, 0, 0)
     cache.append(buf, placed, 1)
     return None if placed[RUN_END] < 0 else placed[RUN_END]
 

@@ -63,7 +63,21 @@ def format_line(boot: str, line: FetchLine) -> str:
 
 def block_line(**changes: object) -> BlockLine:
     line = BlockLine(
-        NOW_MS, "main", "orders", bytes(range(16)), 2, 100, 130, 2048, "produce", 1 << 40
+        NOW_MS,
+        "main",
+        "orders",
+        bytes(range(16)),
+        2,
+        100,
+        130,
+        2048,
+        "produce",
+        1 << 40,
+        3,
+        1 << 39,
+        1 << 40,
+        ((110, (1 << 39) + 700),),
+        None,
     )
     return line._replace(**changes)  # type: ignore[arg-type]
 
@@ -174,6 +188,9 @@ def test_a_block_is_one_line_of_the_schema() -> None:
     )
     block: Any = tuple(block_line())
     assert format_block("b1", 5, block) == format_block("b1", 5, block_line())
+    assert (line["batches"], line["points"], line["heldBytes"]) == (3, [10, 700], None)
+    full = json.loads(format_block("b1", 5, block_line(points=(), held_bytes=5)))
+    assert (full["points"], full["heldBytes"]) == ([], 5)
 
 
 @given(
@@ -490,7 +507,7 @@ def test_a_batch_ends_with_the_sum_by_which_it_names_many_partitions(
 
 def counters_line(number: int, event: str = "minute") -> CountersLine:
     results = [("hit", "", 7, 1 << 40, 2), ("miss", "cold", 1, 5, 0)]
-    return CountersLine(NOW_MS, event, number, results, [("watch", 9)], 3, 4, 5, 6)
+    return CountersLine(NOW_MS, event, number, results, [("watch", 9)], 3, 4, 8, 5, 6)
 
 
 def test_counters_are_one_line_of_the_schema() -> None:

@@ -6,14 +6,22 @@ from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 TIMESTAMP_MS = 1_700_000_000_000
 
 
-def batch_v2(count=3, *, codec=0, transactional=False, producer=(-1, -1, -1), value=b"value"):
+def batch_v2(
+    count=3,
+    *,
+    codec=0,
+    transactional=False,
+    producer=(-1, -1, -1),
+    value=b"value",
+    timestamp_ms=TIMESTAMP_MS,
+):
     """A v2 batch of `count` records as a producer sends it, base offset 0, timestamps one ms apart."""
     producer_id, producer_epoch, base_sequence = producer
     builder = DefaultRecordBatchBuilder(
         2, codec, transactional, producer_id, producer_epoch, base_sequence, 1 << 20
     )
     for index in range(count):
-        builder.append(index, timestamp=TIMESTAMP_MS + index, key=None, value=value, headers=[])
+        builder.append(index, timestamp=timestamp_ms + index, key=None, value=value, headers=[])
     return bytes(builder.build())
 
 

@@ -19,7 +19,7 @@ from proxy.accounting.stored_runs import StoredRuns
 from proxy.partitions import store
 from proxy.partitions.forwarded import forward_batches
 from proxy.partitions.leader_state import REFRESH_EPOCH_S
-from proxy.partitions.partition_row import NO_ROW
+from proxy.partitions.partition_row import NO_ROW, RUN_ROWS
 from proxy.partitions.table import HOLE_PATIENCE_S
 from proxy.partitions.transactions import Transactions
 from tests.kit.cache_batches import read
@@ -48,7 +48,8 @@ class Life:
         self.lines: list[tuple[object, ...]] = []
         if rng.random() < 0.7:
             log: Any = SimpleNamespace(put=lambda line: self.lines.append(line[3:9]))
-            self.broker.stored_runs = StoredRuns(log, self.broker.cache, 4 * rng.choice((2, 100)))
+            queue_lines = 4 * rng.choice((2, 100))
+            self.broker.stored_runs = StoredRuns(log, self.broker.cache, queue_lines, RUN_ROWS)
         self.runs = Runs(self.broker.stored_runs)
         self.told: list[tuple[Mirror, str]] = []
         self.counts: Counter[str] = Counter()

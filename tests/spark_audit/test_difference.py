@@ -17,10 +17,12 @@ from spark_audit.difference import (
     describe,
     load_report,
     measure_union,
+    open_report,
 )
 from spark_audit.page.difference import build_page
 from spark_audit.summary import build_summary
-from tests.spark_audit.page.sample import build_findings
+from spark_audit.units import show_bytes, show_ratio
+from tests.spark_audit.page.sample import MINUTE_MS, START_MS, build_findings, build_windows
 
 MIB = 1 << 20
 Topics = dict[str, dict[tuple[str, str], int]]
@@ -137,6 +139,7 @@ def write_report(directory: Path, **changes: Any) -> Path:
     (directory / "summary.json").write_text(json.dumps(summary))
     rows = [{**row, **changes} for row in findings.topic_reasons]
     (directory / "topics.json").write_text(json.dumps(rows))
+    (directory / "periods.json").write_text(json.dumps(findings.periods._asdict()))
     return directory
 
 
@@ -154,6 +157,50 @@ def test_two_reports_from_the_command_line(tmp_path: Path, capsys) -> None:
     assert page.count("<script>") == 1 and "audit&lt;script&gt;" not in page
     document = json.loads((tmp_path / "out" / "diff.json").read_text())
     assert [row["points"] for row in document["topics"]] == [0.0] * 6
+
+
+def test_two_periods_of_one_report(tmp_path: Path, capsys) -> None:
+    report = write_report(tmp_path / "logs@home")
+    calm, after = (
+        f"{report}@2025-11-21T{hours}"
+        for hours in ("04:40/2025-11-21T05:40", "06:05/2025-11-21T06:12Z")
+    )
+    assert diff.main([calm, after, "--out", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().out
+    hours = [
+        [
+            row
+            for row in build_windows()
+            if first <= (row["windowMs"] - START_MS) // MINUTE_MS < last
+        ]
+        for first, last in ((0, 60), (85, 92))
+    ]
+    hit, miss = (
+        [sum(row[name] for row in rows) for rows in hours] for name in ("hitBytes", "missBytes")
+    )
+    ratios = [show_ratio(hit[side] / (hit[side] + miss[side])) for side in (0, 1)]
+    assert f"points, from {ratios[0]} to {ratios[1]} of bytes." in said.splitlines()[0]
+    assert "orders accounts for -" in said and "ledger.tx accounts for +" in said
+    # Forebay ran for 6.8 of these 7 minutes
+    assert f"the broker sent {show_bytes(miss[1] / 408)}/s after" in said
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert "Latency" not in page and "<svg" not in page
+
+
+@pytest.mark.parametrize(
+    ("period", "said"),
+    [
+        (
+            "2030-01-01/2031-01-01",
+            "no client got a byte in .*covers 2025-11-21 04:40:00 UTC to .*windows of 60 s",
+        ),
+        ("soon/2031-01-01", "'soon' is no time such as 2026-11-24"),
+    ],
+)
+def test_a_period_without_bytes_is_said(tmp_path: Path, period: str, said: str) -> None:
+    report = write_report(tmp_path / "report")
+    with pytest.raises(UnfitReport, match=said):
+        open_report(f"{report}@{period}")
 
 
 def test_what_is_no_report_is_said_with_what_to_do(tmp_path: Path, capsys) -> None:

@@ -1,7 +1,7 @@
-"""Twenty looks at two proxies under load: counters and log agree at each, also over a restart, or the audit says why not.
+"""Twenty looks at two proxies under load: counters and log agree at each, also over a restart, or the audit says why.
 
-A look saves /metrics and copies the log as it is. All looks are one log for Spark: the copy of a look gets boot ids of its
-own, so that one audit holds each of them against its scrape.
+A look saves /metrics and copies the log as it is. All looks are one log for Spark: the copy of a look gets boot ids of
+its own, so that one audit holds each of them against its scrape.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from confluent_kafka import Consumer, Producer
 from spark_audit.job import Request, run
 from spark_audit.reading import find_inputs
 from spark_audit.reconcile import scan_counters
+from tests.kit.broker.kafka import KafkaCluster
 from tests.kit.broker.ports import lease_port
-from tests.kit.broker.settings import HOST
+from tests.kit.broker.settings import HOST, Listener
 from tests.kit.broker.topics import create_topic
 from tests.kit.sidecar import PATIENT_CACHE, Sidecar
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_audit.reconcile import Reconciliation, ScrapedCounters
-    from tests.kit.broker.kafka import KafkaCluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
@@ -98,19 +98,23 @@ def look(sidecar: Sidecar, number: int, name: str, directory: Path) -> ScrapedCo
 
 @pytest.fixture(scope="module")
 def looks(
-    broker: KafkaCluster, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[list[Reconciliation], list[ScrapedCounters], list[dict]]]:
     directory = tmp_path_factory.mktemp("live")
-    topic = create_topic(broker.direct, partitions=4)
     scrapes: list[ScrapedCounters] = []
     with ExitStack() as stack:
+        ports = {name: stack.enter_context(lease_port()).port for name in ("a", "b")}
+        listeners = [Listener(name, advertised=(HOST, port)) for name, port in ports.items()]
+        broker = stack.enter_context(KafkaCluster(listeners=listeners))
+        topic = create_topic(broker.direct, partitions=4)
         sidecars: dict[str, Sidecar] = {}
-        for name in ("a", "b"):
-            lease = stack.enter_context(lease_port())
-            entry = {"listen": f"{HOST}:{lease.port}", "upstream": broker.direct}
+        for name, port in ports.items():
+            host, upstream = broker.address(name)
+            entry = {"listen": f"{HOST}:{port}", "upstream": f"{host}:{upstream}"}
             sidecars[name] = stack.enter_context(Sidecar([entry], {"cache": PATIENT_CACHE}))
         loads = [Load(one.bootstrap, topic, f"group-{name}") for name, one in sidecars.items()]
-        stack.callback(lambda: [load.stop() for load in loads])
+        for load in loads:
+            stack.callback(load.stop)
         counted = dict.fromkeys(sidecars, 0.0)
         for number in range(LOOKS):
             if number == RESTART_AT:

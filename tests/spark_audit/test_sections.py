@@ -37,8 +37,8 @@ START_MS = 1_763_700_000_000
 
 
 def write_counted_log(directory: Path) -> list[ScrapedCounters]:
-    """Log a pretended traffic with a line of counters after each LINES_A_SECTION lines; what a scrape at each would have
-    said, first at the start. Sums without records are written a section later.
+    """Log a pretended traffic with a line of counters after each LINES_A_SECTION lines; what a scrape at each would
+    have said, first at the start. Sums without records are written a section later.
     """
     limits = LogLimits(rotate_bytes=60_000, flush_interval_s=0.001)
     log = AccessLog(directory, BOOT, now_ms=lambda: START_MS, limits=limits)
@@ -57,7 +57,7 @@ def write_counted_log(directory: Path) -> list[ScrapedCounters]:
         number = len(scrapes) + 1
         ts = START_MS + 60_000 * number
         log.put_counters(
-            CountersLine(ts, event, number, results, [("watch", 9 * number)], 0, 0, 0, 0)
+            CountersLine(ts, event, number, results, [("watch", 9 * number)], 0, 0, 0, 0, 0)
         )
         scrapes.append(ScrapedCounters(totals, None, 0, {}, BOOT, number))
 

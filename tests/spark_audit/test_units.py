@@ -9,6 +9,7 @@ from spark_audit.units import (
     show_ms,
     show_points,
     show_ratio,
+    show_share_of_all,
     show_time,
 )
 
@@ -41,6 +42,15 @@ def test_bytes(size_bytes: int | None, text: str) -> None:
 )
 def test_ratios_never_round_to_all_or_nothing(ratio: float | None, text: str) -> None:
     assert show_ratio(ratio) == text
+
+
+def test_only_all_is_100_percent() -> None:
+    assert [show_share_of_all(ratio) for ratio in (0, 0.99981, 0.99999999, 1)] == [
+        "0.00 %",
+        "99.98 %",
+        "99.99 %",
+        "100 %",
+    ]
 
 
 def test_differences_are_in_points() -> None:

@@ -66,6 +66,11 @@ class _Sidecar:
             size_bytes,
             source,
             self.admitted_bytes,
+            1,
+            log[-1],
+            self.admitted_bytes,
+            (),
+            None,
         )
 
     def fetch(self, now_ms: int) -> LoggedFetch:

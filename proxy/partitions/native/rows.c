@@ -16,12 +16,13 @@
 #define OFFSET_MAX (INT64_MAX - INT32_MAX - 1) /* base offset of a batch whose end can be added up, however long it is */
 
 typedef struct {
-    int64_t slot, start, end, base_offset, leader_epoch, run_end;
+    int64_t slot, start, end, base_offset, leader_epoch, run_end, clock;
 } placed_batch;
 
 _Static_assert(sizeof(po_row) == PT_BATCH_WORDS * 8, "po_row");
 _Static_assert(sizeof(po_produced) == PT_PRODUCED_WORDS * 8, "po_produced");
 _Static_assert(sizeof(placed_batch) == PT_PLACED_WORDS * 8, "placed_batch");
+_Static_assert(sizeof(((pt_row *)0)->run_offsets) == PT_RUN_POINTS * 8, "run_offsets");
 _Static_assert(sizeof(((pt_forwarded *)0)->batch) == sizeof(po_row), "batch");
 _Static_assert(sizeof(((pt_forwarded *)0)->produced) == sizeof(po_produced), "produced");
 
@@ -236,7 +237,7 @@ void pt_place(pt_forwarded *forwarded, pt_work *work) {
         }
         po_row batch = read_batch(one);
         po_produced said = read_produced(one->produced);
-        placed_batch place = {one->row->slot, batch.start, batch.end, said.base_offset, one->epoch, 0};
+        placed_batch place = {one->row->slot, batch.start, batch.end, said.base_offset, one->epoch, 0, 0};
         memcpy(work->places + work->placed * PT_PLACED_WORDS, &place, sizeof place);
         work->order[work->placed++] = which;
     }
@@ -254,13 +255,62 @@ static int64_t move_tail(pt_row *row, int64_t base, int64_t run_end) {
     return 0;
 }
 
-static int64_t extend_run(pt_row *row, int64_t base, int64_t following, int64_t size_bytes) {
-    if (row->run_source != PT_RUN_PRODUCE || row->run_following != base) {
-        return PT_LEFT_RUN;
+/* Sees that a line from the last point comes within PT_RUN_TOLERANCE of all batches since, this one included; where none
+ * does, what came last becomes a point. 0, and nothing is changed: there is no room for it. */
+static int fit_run(pt_row *row, int64_t offset, int64_t clock) {
+    int64_t count = row->run_points;
+    double offsets = (double)(offset - (count > 0 ? row->run_offsets[count - 1] : row->run_first));
+    double bytes = (double)(clock - (count > 0 ? row->run_clocks[count - 1] : row->run_began));
+    if (bytes < row->run_least * offsets || bytes > row->run_most * offsets) {
+        if (count == PT_RUN_POINTS) {
+            return 0;
+        }
+        row->run_offsets[count] = row->run_last;
+        row->run_clocks[count] = row->run_before;
+        row->run_points++;
+        offsets = (double)(offset - row->run_last);
+        bytes = (double)(clock - row->run_before);
+        row->run_least = -INFINITY;
+        row->run_most = INFINITY;
     }
+    double least = (bytes - PT_RUN_TOLERANCE) / offsets, most = (bytes + PT_RUN_TOLERANCE) / offsets;
+    row->run_least = least > row->run_least ? least : row->run_least;
+    row->run_most = most < row->run_most ? most : row->run_most;
+    return 1;
+}
+
+static void add_to_run(pt_row *row, int64_t first, int64_t following, int64_t size_bytes, int64_t batches, int64_t clock) {
+    row->run_last = first;
+    row->run_before = clock;
+    row->run_piece = batches;
     row->run_following = following;
+    row->run_ended = clock + size_bytes;
     row->run_bytes += size_bytes;
-    return 0;
+    row->run_batches += batches;
+}
+
+void pt_begin_run(pt_row *row, int64_t source, int64_t first, int64_t following, int64_t size_bytes, int64_t batches,
+                  int64_t clock) {
+    row->run_source = source;
+    row->run_first = first;
+    row->run_began = clock;
+    row->run_bytes = row->run_batches = row->run_points = 0;
+    row->run_least = -INFINITY;
+    row->run_most = INFINITY;
+    add_to_run(row, first, following, size_bytes, batches, clock);
+}
+
+int pt_extend_run(pt_row *row, int64_t source, int64_t first, int64_t following, int64_t size_bytes, int64_t batches,
+                  int64_t clock) {
+    if (row->run_source != source || row->run_following != first || following <= first) {
+        return 0;
+    }
+    int has_step = row->run_piece > 1 && clock - row->run_ended > PT_RUN_TOLERANCE; /* between batches, so no line fits */
+    if (has_step || !fit_run(row, first, clock)) {
+        return 0;
+    }
+    add_to_run(row, first, following, size_bytes, batches, clock);
+    return 1;
 }
 
 static int64_t observe(pt_row *row, int64_t base, int64_t following) {
@@ -278,7 +328,11 @@ static int64_t note_stored(pt_forwarded *one, const placed_batch *place, _Bool h
         row->produced_from = base;
     }
     int64_t left = move_tail(row, base, place->run_end) | observe(row, base, following);
-    left |= has_runs ? extend_run(row, base, following, place->end - place->start) : 0;
+    one->clock = place->clock;
+    int64_t size_bytes = place->end - place->start;
+    if (has_runs && !pt_extend_run(row, PT_RUN_PRODUCE, base, following, size_bytes, 1, place->clock)) {
+        left |= PT_LEFT_RUN;
+    }
     return left | (row->proven_at < epoch_since ? PT_LEFT_EPOCH : 0);
 }
 

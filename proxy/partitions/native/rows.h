@@ -14,7 +14,7 @@
 /* cdef begin */
 #define PT_BATCH_WORDS 12       /* of a po_row */
 #define PT_PRODUCED_WORDS 7     /* of a po_produced */
-#define PT_PLACED_WORDS 6       /* slot, start, end, base offset, leader epoch, end of the run: fc_placed */
+#define PT_PLACED_WORDS 7       /* slot, start, end, base offset, leader epoch, end of the run, clock: fc_placed */
 #define PT_RETAINED 5           /* batches of a producer that the broker compares: ProducerStateEntry.NUM_BATCHES_TO_RETAIN */
 /* whether the broker may take a batch for a duplicate: DuplicateCheck of producer_state.py, in this order */
 #define PT_NOT_DUPLICATE 0
@@ -41,6 +41,8 @@
 #define PT_NO_RUN 0
 #define PT_RUN_PRODUCE 1
 #define PT_RUN_WATCH 2
+#define PT_RUN_POINTS 8         /* points of a run; what needs one more begins another run */
+#define PT_RUN_TOLERANCE 65536  /* bytes: half of the greatest error of a clock between two points */
 
 typedef struct {
     int64_t id, next_sequence;  /* next_sequence -1: none was forwarded yet */
@@ -83,8 +85,13 @@ typedef struct {                /* times are seconds of a monotonic clock; offse
     int64_t observed_end;       /* where it ends */
     int64_t first_open;         /* first offset of the oldest open transaction in it; -1: none is open */
     _Bool has_gap;              /* batches beyond it were observed, or an LSO beyond it was shown */
-    /* StoredRuns */
-    int64_t run_source, run_first, run_following, run_bytes;
+    /* StoredRuns. A clock is that of admitted bytes; a point is an offset, and the clock before the batch there. */
+    int64_t run_source, run_first, run_following, run_bytes, run_batches;
+    int64_t run_began, run_ended;  /* the clock before the first batch, and behind the last */
+    int64_t run_last, run_before, run_piece;  /* the point of what came last in one piece, and how many batches it was */
+    int64_t run_points;            /* how many there are, between run_first and run_last */
+    int64_t run_offsets[8], run_clocks[8];
+    double run_least, run_most;    /* bytes an offset: slopes from the last point that come near all batches since */
     /* of the request that pt_forward noted last for it: its stamp, and the batch's place */
     int64_t stamp, forwarded_at;
 } pt_row;
@@ -97,6 +104,7 @@ typedef struct {                /* a produced batch in flight, and its partition
     int64_t produced[7];        /* the po_produced of its acknowledgement */
     int64_t verdict;
     int64_t left;
+    int64_t clock;              /* of admitted bytes, before it; once it is stored */
 } pt_forwarded;
 
 typedef struct {                /* of one response; room for as many batches as were forwarded */
@@ -124,6 +132,13 @@ typedef struct {                /* of one Fetch; room for as many partitions as 
 
 pt_row *pt_new_row(int64_t slot, const pt_fidelity *fidelity);  /* NULL: no memory */
 void pt_free_row(pt_row *row);
+/* Begins a run with `batches` batches of `size_bytes` at the offsets [first, following), which came in one piece when the
+ * clock showed `clock`. */
+void pt_begin_run(pt_row *row, int64_t source, int64_t first, int64_t following, int64_t size_bytes, int64_t batches,
+                  int64_t clock);
+/* The same for what follows on an open run of this source. Returns 1; 0, and nothing is changed: it begins another. */
+int pt_extend_run(pt_row *row, int64_t source, int64_t first, int64_t following, int64_t size_bytes, int64_t batches,
+                  int64_t clock);
 /* Notes that a batch of `count` records of a producer is about to be forwarded while `leader_epoch` is proven. Returns
  * PT_NOT_DUPLICATE, PT_UNDECIDED or PT_RESENT. */
 int pt_note_producer(pt_ledger *ledger, int64_t leader_epoch, int64_t id, int64_t epoch, int64_t base_sequence,

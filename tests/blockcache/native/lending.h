@@ -33,7 +33,7 @@ static void receive(world *w, loan *l, uint64_t at, const uint8_t *sent, uint64_
 /* One batch with its place: where its run ends, or a negative error. */
 static int64_t append_one(world *w, int64_t slot, const uint8_t *buf, uint64_t start, uint64_t end, const record_batch *b,
                           uint64_t used_max) {
-    fc_placed placed = {slot, (int64_t)start, (int64_t)end, b->base, b->epoch, 0};
+    fc_placed placed = {slot, (int64_t)start, (int64_t)end, b->base, b->epoch, 0, 0};
     while (fc_append(w->arena, buf, end, &placed, 0, 1, used_max) == 0) {
         MUST(placed.run_end == FC_RECLAIM);
         answer_reclaim(w);

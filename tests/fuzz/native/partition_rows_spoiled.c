@@ -136,7 +136,8 @@ static void expect_acknowledged(expected *one, const po_row *batch, const po_pro
     if (base + batch->record_count > row->acknowledged_end) row->acknowledged_end = base + batch->record_count;
 }
 
-static int64_t expect_stored(expected *one, const po_row *batch, int64_t run_end, int has_runs, double since) {
+static int64_t expect_stored(expected *one, const po_row *batch, int64_t run_end, int64_t clock, int has_runs,
+                             double since) {
     pt_row *row = &want[one->want.row->slot];
     int64_t base = ((const po_produced *)(const void *)one->want.produced)->base_offset, next = base + batch->last_delta + 1;
     int64_t left = row->proven_at < since ? PT_LEFT_EPOCH : 0;
@@ -148,12 +149,14 @@ static int64_t expect_stored(expected *one, const po_row *batch, int64_t run_end
     } else {
         left |= PT_LEFT_TRANSACTIONS;
     }
-    if (has_runs && row->run_source == PT_RUN_PRODUCE && row->run_following == base) {
-        row->run_following = next;
-        row->run_bytes += batch->end - batch->start;
+    int64_t bytes = row->run_bytes, batches = row->run_batches;
+    if (has_runs && pt_extend_run(row, PT_RUN_PRODUCE, base, next, batch->end - batch->start, 1, clock)) {
+        MUST(row->run_following == next && row->run_bytes == bytes + batch->end - batch->start);
+        MUST(row->run_batches == batches + 1 && row->run_last == base && row->run_before == clock);
     } else if (has_runs) {
         left |= PT_LEFT_RUN;
     }
+    one->want.clock = clock;
     return left;
 }
 
@@ -171,6 +174,10 @@ static void check_row(int number) {
     MUST(is->observed_end == must->observed_end && is->has_gap == must->has_gap);
     MUST(is->run_source == must->run_source && is->run_first == must->run_first);
     MUST(is->run_following == must->run_following && is->run_bytes == must->run_bytes);
+    MUST(is->run_batches == must->run_batches && is->run_began == must->run_began && is->run_ended == must->run_ended);
+    MUST(is->run_points == must->run_points && is->run_points >= 0 && is->run_points <= PT_RUN_POINTS);
+    MUST(memcmp(is->run_offsets, must->run_offsets, sizeof is->run_offsets) == 0);
+    MUST(memcmp(is->run_clocks, must->run_clocks, sizeof is->run_clocks) == 0);
     MUST(is->ledger.leader_epoch == must->ledger.leader_epoch && is->ledger.limit == must->ledger.limit);
     MUST(is->ledger.count == known[number] && is->ledger.count <= is->ledger.room);
     MUST(is->ledger.room <= is->ledger.limit);
@@ -187,7 +194,7 @@ static void check_forwarded(const request *one) {
         const pt_forwarded *is = &one->forwarded[i], *must = &one->want[i].want;
         MUST(is->row == must->row && is->epoch == must->epoch && is->high_watermark == must->high_watermark);
         MUST(is->generation == must->generation && is->number == must->number && is->verdict == must->verdict);
-        MUST(is->duplicate_check == must->duplicate_check && is->left == must->left);
+        MUST(is->duplicate_check == must->duplicate_check && is->left == must->left && is->clock == must->clock);
         MUST(memcmp(is->batch, must->batch, sizeof is->batch) == 0);
         MUST(!one->want[i].taken || memcmp(is->produced, must->produced, sizeof is->produced) == 0);
     }
@@ -358,7 +365,7 @@ static int64_t expect_places(request *one, const pt_work *work, int64_t *order, 
         }
         const int64_t *place = work->places + placed * PT_PLACED_WORDS;
         MUST(place[0] == must->want.row->slot && place[1] == batch->start && place[2] == batch->end);
-        MUST(place[3] == said.base_offset && place[4] == must->want.epoch && place[5] == 0);
+        MUST(place[3] == said.base_offset && place[4] == must->want.epoch && place[5] == 0 && place[6] == 0);
         MUST(work->order[placed] == order[n]);
         order[placed++] = order[n];
     }
@@ -379,7 +386,8 @@ static void store_placed(request *one, pt_work *work, const int64_t *order) {
             must->want.verdict = PT_UNJUDGED;
             continue;
         }
-        must->want.left = expect_stored(must, batch, place[5], has_runs, since);
+        place[6] = (int64_t)draw(4 * PT_RUN_TOLERANCE);
+        must->want.left = expect_stored(must, batch, place[5], place[6], has_runs, since);
         left |= must->want.left;
         stored++;
     }
@@ -456,6 +464,9 @@ static void change_row(int number) {
     row->has_gap = draw(4) == 0;
     row->run_source = (int64_t)draw(3);
     row->run_following = draw(3) ? row->tail : offset;
+    row->run_points = (int64_t)draw(PT_RUN_POINTS + 1);
+    row->run_last = row->run_following - 1 - (int64_t)draw(9);
+    row->run_before = (int64_t)draw(2 * PT_RUN_TOLERANCE);
     row->young_from = row->produced_from = draw(3) ? row->young_from : -1;
     row->proven_at = draw(5) ? (double)draw(4) : -INFINITY;
     pt_ledger ledger = rows[number]->ledger;

@@ -32,7 +32,7 @@ static void compare(fc_arena *a, int64_t slot, const fc_inserted *in, const uint
 }
 
 static void insert(fc_arena *a, int64_t slot, const uint8_t *run, uint64_t size, int64_t covers_from) {
-    fc_placed placing[2] = {{slot, 0, (int64_t)size, covers_from, 3, 0}, {slot, -1, (int64_t)size + 1, 0, 3, 0}};
+    fc_placed placing[2] = {{slot, 0, (int64_t)size, covers_from, 3, 0, 0}, {slot, -1, (int64_t)size + 1, 0, 3, 0, 0}};
     MUST(fc_append(a, run, size, placing, 0, 2, UINT64_MAX) == 2 && placing[1].run_end == FC_BAD_BATCH);
     int64_t ends = placing[0].run_end;
     MUST(ends > covers_from || ends == FC_BAD_BATCH || ends == FC_NOT_STORED);

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from protocol.api import PRODUCE
 from proxy.accounting.counter_lines import MINUTE_S, SCRAPE_S, CounterLines
 from proxy.accounting.counters import Counters
 from proxy.accounting.empty_answers import QUEUE_SHARE, EmptyAnswers
@@ -33,8 +34,11 @@ class Logged:
         empty = EmptyAnswers(stand_in(self), 100 * QUEUE_SHARE, lambda: int(1000 * self.now_s))
         self.empty = empty
         self.numbers = CounterLines(
-            stand_in(self), self.counters, stand_in(self), empty, lambda: self.now_s
+            stand_in(self), self.counters, stand_in(self), empty, lambda: self.now_s, self.settle
         )
+
+    def settle(self) -> None:
+        self.counters.traffic.requests_in[PRODUCE].size_bytes = 55
 
     def peek_admitted_bytes(self) -> int:
         return 77
@@ -80,6 +84,7 @@ def test_a_line_is_due_each_minute_since_the_last_one(logged: Logged) -> None:
     assert [(line.event, line.number) for line in logged.lines] == [("open", 1), ("minute", 2)]
     assert (logged.lines[0].results, logged.lines[0].upstream) == ([], [])
     assert (logged.lines[0].dropped_lines, logged.lines[0].admitted_bytes) == (3, 77)
+    assert logged.lines[0].produced_bytes == 55, "the pipeline's counts are in it"
 
 
 def test_a_scrape_that_finds_nothing_new_is_that_of_the_last_line(logged: Logged) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from random import Random
 from types import SimpleNamespace
 
 import pytest
+from proxy.partitions._rows import lib
 
 from metrics.access_log import BlockLine
 from proxy.accounting.stored_runs import QUEUE_SHARE, TICKS, StoredRuns
-from proxy.partitions.partition_row import open_row
+from proxy.partitions.partition_row import RUN_ROWS, open_row
 from tests.proxy.followed_partition import stand_in
 
 LIMIT = 30
@@ -20,7 +23,8 @@ class Admitted:
     def __init__(self, limit=LIMIT):
         self.lines = []
         self.admitted_bytes = 0
-        self.runs = StoredRuns(stand_in(self), stand_in(self), limit * QUEUE_SHARE)
+        self.held_bytes = None
+        self.runs = StoredRuns(stand_in(self), stand_in(self), limit * QUEUE_SHARE, RUN_ROWS)
 
     def put(self, line):
         self.lines.append(BlockLine(*line)._replace(ts=0))
@@ -28,9 +32,10 @@ class Admitted:
     def peek_admitted_bytes(self):
         return self.admitted_bytes
 
-    def add(self, partition, first, following, size_bytes=100, source="produce"):
+    def add(self, partition, first, following, size_bytes=100, source="produce", batches=1):
+        clock = self.admitted_bytes
         self.admitted_bytes += size_bytes
-        self.runs.add(partition, first, following, size_bytes, source)
+        self.runs.add(partition, first, following, size_bytes, batches, source, clock)
 
 
 class Partition:
@@ -43,8 +48,12 @@ def partition_of(index, name="orders"):
     return Partition(index, name)
 
 
-def line_of(partition, first, following, size_bytes, admitted_bytes, source="produce"):
+def line_of(  # a line's place, and the clock
+    partition, first, following, size_bytes, admitted_bytes, source="produce", *, batches=1, began=0
+):
     topic = partition.topic
+    last = following - (following - first) // batches
+    points = ((last, began + size_bytes * (batches - 1) // batches),) if batches > 1 else ()
     return BlockLine(
         0,
         "",
@@ -56,6 +65,11 @@ def line_of(partition, first, following, size_bytes, admitted_bytes, source="pro
         size_bytes,
         source,
         admitted_bytes,
+        batches,
+        began,
+        began + size_bytes,
+        points,
+        None,
     )
 
 
@@ -70,7 +84,7 @@ def test_contiguous_batches_are_one_line(admitted):
         admitted.add(orders, offset, offset + 5)
     assert admitted.lines == []
     admitted.runs.tick(0.0)
-    assert admitted.lines == [line_of(orders, 5, 25, 400, 400)]
+    assert admitted.lines == [line_of(orders, 5, 25, 400, 400, batches=4)]
     assert len(admitted.runs) == 0
 
 
@@ -80,11 +94,14 @@ def test_gap_source_or_partition_ends_its_own_run(admitted):
     admitted.add(names, 0, 10, 1)
     admitted.add(orders, 11, 20)
     admitted.add(orders, 20, 30, source="watch")
-    assert admitted.lines == [line_of(orders, 0, 10, 100, 201), line_of(orders, 11, 20, 100, 301)]
+    assert admitted.lines == [
+        line_of(orders, 0, 10, 100, 201),
+        line_of(orders, 11, 20, 100, 301, began=101),
+    ]
     admitted.runs.close()
     assert admitted.lines[2:] == [
-        line_of(names, 0, 10, 1, 301),
-        line_of(orders, 20, 30, 100, 301, source="watch"),
+        line_of(names, 0, 10, 1, 301, began=100),
+        line_of(orders, 20, 30, 100, 301, source="watch", began=201),
     ]
 
 
@@ -163,3 +180,56 @@ def test_every_admitted_byte_is_in_one_line(admitted):
     assert [one.admitted_bytes for one in admitted.lines] == sorted(
         one.admitted_bytes for one in admitted.lines
     )
+
+
+def clock_of(line: BlockLine, offset: int) -> float:
+    """The clock before the batch at an offset, by the line alone."""
+    points = [
+        (line.base_offset, line.began_bytes),
+        *line.points,
+        (line.next_offset, line.ended_bytes),
+    ]
+    at = bisect_right(points, offset, key=lambda point: point[0]) - 1
+    (before, clock), (behind, ended) = points[at : at + 2]
+    return clock + (ended - clock) * (offset - before) / (behind - before)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_lines_say_when_each_batch_was_admitted(seed):
+    """Partitions of unequal rates in bursts, in pieces of several batches, and pauses in which others write."""
+    random, admitted = Random(seed), Admitted(1000)
+    many = [partition_of(index) for index in range(6)]
+    offsets, truth = [0] * 6, []
+    for _ in range(4000):
+        index = min(random.randrange(6), random.randrange(6)) if random.random() < 0.9 else 0
+        batches = random.choice((1, 1, 1, 3))
+        size_bytes = random.choice((500, 5_000, 50_000, 400_000)) if index else 700
+        truth.append((index, offsets[index], admitted.admitted_bytes))
+        source = "watch" if batches > 1 else "produce"
+        following = offsets[index] + 7 * batches
+        admitted.add(many[index], offsets[index], following, size_bytes * batches, source, batches)
+        offsets[index] = following
+        if random.random() < 0.002:
+            admitted.runs.tick(0.0)
+    admitted.runs.close()
+    lines = {(one.partition, offset): one for one in admitted.lines for offset in one[5:6]}
+    assert len(lines) < len(truth) / 2
+    starts = {index: sorted(base for who, base in lines if who == index) for index in range(6)}
+    for index, offset, clock in truth:
+        base = starts[index][bisect_right(starts[index], offset) - 1]
+        line = lines[index, base]
+        assert offset < line.next_offset
+        assert abs(clock_of(line, offset) - clock) <= 2 * lib.PT_RUN_TOLERANCE
+    assert sum(one.batches for one in admitted.lines) >= len(truth)
+
+
+def test_run_that_needs_more_points_than_it_has_ends(admitted):
+    orders, others = partition_of(0), partition_of(1)
+    for number in range(3 * lib.PT_RUN_POINTS):
+        admitted.add(orders, number, number + 1)
+        admitted.add(others, number, number + 1, 1_000_000 * (number % 2))
+    admitted.runs.close()
+    lines = [one for one in admitted.lines if one.partition == 0]
+    assert [one.batches for one in lines[:-1]] and len(lines) > 1
+    assert all(len(one.points) <= lib.PT_RUN_POINTS + 1 for one in lines)
+    assert sum(one.bytes for one in lines) == 2400

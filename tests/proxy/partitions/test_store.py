@@ -231,7 +231,11 @@ def test_runs_around_a_conflict_are_both_logged():
     store._insert(broker, partition, run, 0, len(run), 10, "watch")
     assert read(broker.cache, partition.slot, 10) == run
     assert (
-        sum(size_bytes for _, _, size_bytes, _ in told)
+        sum(size_bytes for _, _, size_bytes, *_ in told)
         == broker.cache.peek_admitted_bytes() - admitted_bytes
     )
-    assert [following for _, following, _, _ in told] == [20, 30]
+    assert [following for _, following, *_ in told] == [20, 30]
+    assert [run[3:] for run in told] == [
+        (1, "watch", admitted_bytes),
+        (1, "watch", told[0][-1] + told[0][2]),
+    ]

@@ -4,11 +4,14 @@ import os
 
 import pytest
 
+from proxy.config.model import Config
 from proxy.sockets import bind_all, find_address
+from proxy.supervisor import handover
 from proxy.supervisor.handover import (
     ConfigInForce,
     Handover,
     NoHandover,
+    find_build,
     read_handover,
     write_handover,
 )
@@ -29,13 +32,15 @@ def test_a_worker_reads_what_was_written() -> None:
     os.set_inheritable(writer, True)
     in_force, arguments = ConfigInForce(), ["serve", "--config", "forebay.yaml"]
     os.set_inheritable(in_force.fd, True)
-    written = Handover(config, in_force, arguments, sockets, writer, 4711, {"exit": 1, "hung": 2})
+    written = Handover(
+        config, in_force, arguments, sockets, writer, 4711, {"exit": 1, "hung": 2}, "1.2"
+    )
     fd = write_handover(written)
     assert os.get_inheritable(fd)
     read = read_handover(fd)
     assert read.config == config
     assert (read.heartbeat, read.owner, read.restarts) == (writer, 4711, {"exit": 1, "hung": 2})
-    assert (read.in_force.fd, read.arguments) == (in_force.fd, arguments)
+    assert (read.in_force.fd, read.arguments, read.version) == (in_force.fd, arguments, "1.2")
     assert not os.get_inheritable(in_force.fd)
     assert find_address(read.sockets.admin) == find_address(sockets.admin)
     assert read.sockets.listeners[0][0].fileno() == sockets.listeners[0][0].fileno()
@@ -48,6 +53,33 @@ def test_a_worker_reads_what_was_written() -> None:
     sockets.close()
     for fd in (reader, writer, in_force.fd):
         os.close(fd)
+
+
+def test_a_worker_of_another_build_validates_the_configuration(monkeypatch) -> None:
+    """An upgrade on disk: a class pickled by the old build may lack the new one's keys."""
+    config = build_config({("limits", "idleTimeout"): "1h30m"})
+    sockets, in_force = bind_all(config), ConfigInForce()
+    reader, writer = os.pipe()
+    fd = write_handover(
+        Handover(config, in_force, ["serve"], sockets, writer, 1, {"exit": 0, "hung": 0}, "1")
+    )
+    monkeypatch.setattr(handover, "BUILD", [("model.py", 1, 2)])
+    monkeypatch.setattr(Config, "__setstate__", None)
+    read = read_handover(fd)
+    assert read.config == config
+    for one in (*read.sockets.listeners[0], *read.sockets.admin):
+        one.detach()
+    sockets.close()
+    for descriptor in (reader, writer, in_force.fd):
+        os.close(descriptor)
+
+
+def test_a_build_is_known_by_its_sources(tmp_path) -> None:
+    (tmp_path / "model.py").write_text("KEY = 1")
+    build = find_build(tmp_path)
+    assert find_build(tmp_path) == build
+    (tmp_path / "model.py").write_text("KEY = 10")
+    assert find_build(tmp_path) != build
 
 
 def test_what_a_reload_has_put_in_force_outlives_its_worker() -> None:

@@ -32,7 +32,7 @@ def handing_over(config: Config, sockets: Sockets) -> Callable[[int], Handover]:
     """What a supervisor gives to a worker. Its file of the configuration in force is another's."""
     in_force = ConfigInForce(2)
     return lambda heartbeat: Handover(
-        config, in_force, (), sockets, heartbeat, os.getpid(), {"exit": 7}
+        config, in_force, (), sockets, heartbeat, os.getpid(), {"exit": 7}, "0"
     )
 
 

@@ -9,10 +9,12 @@ import random
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from spark_audit.job import Findings
+from spark_audit.calibration import calibrate
+from spark_audit.diagnosis import Diagnosis, TopicNeed
+from spark_audit.job import Findings, TopicPeriods
 from spark_audit.reading import FileCount
-from spark_audit.reconcile import Comparison, ScrapedCounters
-from spark_audit.sizing import CurvePoint, Sizing
+from spark_audit.reconcile import Comparison, IntervalDifference, Reconciliation, ScrapedCounters
+from spark_audit.sizing import Ages, Bucket, CurvePoint, NeededSize, Sizing
 
 START_MS = 1_763_700_000_000
 MINUTE_MS = 60_000
@@ -93,7 +95,12 @@ def build_boot(
     """A row as `tables.boots` makes it."""
     return {
         "boot": name,
-        "schemaVersion": 2,
+        "schemaVersion": 3,
+        "nodeId": 3,
+        "listeners": [{"name": "main", "address": "kafka-3:9092", "upstream": "127.0.0.1:19092"}],
+        "upstreamFirst": None,
+        "upstreamLast": None,
+        "leaseLapses": 4,
         "firstMs": START_MS + round(first_minute * MINUTE_MS),
         "lastMs": START_MS + round(last_minute * MINUTE_MS),
         "admittedBytesFirst": 0,
@@ -105,24 +112,45 @@ def build_boot(
         "fetchLines": 700_000,
         "emptyLines": 21_000,
         "blockLines": 96_000,
+        "countersLines": 70,
         **changes,
     }
 
 
 def build_sizing(total_bytes: int) -> Sizing:
-    """A curve with two groups of readers: at the tail, and an hour behind."""
-    points = []
+    """A curve with two groups of readers: at the tail, and an hour behind. A tenth of what is unknown may be hit."""
+    points, buckets = [], []
     for step in range(96):
         size_bytes = round(4096 * 2 ** (step / 4))
         tail = 1 / (1 + math.exp(-(math.log2(size_bytes) - 24.5)))
         late = 1 / (1 + math.exp(-2 * (math.log2(size_bytes) - 31)))
         share = 0.72 * tail + 0.22 * late
-        points.append(CurvePoint(size_bytes, round(total_bytes * share), round(9000 * share)))
-    known = points[-1].hit_bytes
-    needed = {}
+        hit_bytes, possible = (
+            round(total_bytes * share),
+            round(total_bytes * min(0.97, share + 0.03)),
+        )
+        points.append(CurvePoint(size_bytes, hit_bytes, round(9000 * share), size_bytes, possible))
+        before = points[-2].hit_bytes if step else 0
+        buckets.append(Bucket(size_bytes, size_bytes, hit_bytes - before, 1))
+    known, unknown = points[-1].hit_bytes, round(total_bytes * 0.03)
+    needed = []
     for target in (0.9, 0.95, 0.99, 0.999):
-        needed[target] = next(p.size_bytes for p in points if p.hit_bytes >= target * known)
-    return Sizing(tuple(points), needed, known, total_bytes - known, 8500, 500)
+        point = next(p for p in points if p.hit_bytes >= target * known)
+        ratio = point.hit_bytes / (total_bytes or 1)
+        needed.append(NeededSize(target, point.size_bytes, point.size_bytes, ratio, ratio + 0.03))
+    return Sizing(
+        points=tuple(points),
+        needed=tuple(needed),
+        known_bytes=known,
+        never_bytes=total_bytes - known - unknown,
+        unknown_bytes=unknown,
+        known_partitions=8500,
+        never_partitions=200,
+        unknown_partitions=300,
+        calibration=calibrate([], None, None),
+        ages=Ages(buckets),
+        possible=Ages(buckets),
+    )
 
 
 def build_findings() -> Findings:
@@ -181,6 +209,7 @@ def build_findings() -> Findings:
         clients=_split(total, CLIENTS, "clientId"),
         partitions=partitions,
         topic_reasons=_list_reasons(topics),
+        periods=TopicPeriods(MINUTE_MS, _list_periods(windows)),
         windows=windows,
         lag_bands=lags,
         latency=[_latency("hit", 1.0), _latency("miss", 40.0)],
@@ -188,14 +217,89 @@ def build_findings() -> Findings:
         delays_by_topic=delays,
         admissions=[{"source": "produce", "bytes": 9000 * MIB}],
         sizing=build_sizing(total["hitBytes"] + missed),
+        topic_sizing={},
         cache_size_bytes=1536 * MIB,
-        compared_boot="e11f27c0",
-        comparison=[
-            Comparison("hit", "", 41_000, 41_000, 900 * MIB, 900 * MIB),
-            Comparison("miss", "evicted", 700, 741, 41 * MIB, 42 * MIB),
-        ],
+        compared_boot=None,
+        comparison=[],
         counters=counters,
+        reconciliations=_build_reconciliations(),
+        groups=_split(total, ("billing-workers", "fraud", "(none)"), "group"),
+        brokers=[
+            {**build_ratio_row(total["hitBytes"], missed, 0), **keys, "boots": 1}
+            for keys in (
+                {"broker": "3", "listeners": "main kafka-3:9092"},
+                {"broker": "10.0.0.1:19092", "listeners": ""},
+            )
+        ],
+        lag_times=_split(total, ("under 1 s", "1 to 10 s", "8 min and more"), "band"),
+        topic_needs=[
+            TopicNeed(
+                topic, 900 * MIB // (number + 1), 700 * MIB // (number + 1), 2048 * MIB, 40 * MIB
+            )
+            for number, topic in enumerate(TOPICS[:4])
+        ],
+        diagnoses=_build_diagnoses(),
     )
+
+
+def _build_diagnoses() -> list[Diagnosis]:
+    return [
+        Diagnosis(
+            "size",
+            1600 * MIB,
+            "the cache of 1.50 GiB is too small: 1.58 GiB of orders, payments.v2 and 4 more topics had been"
+            " evicted when they were read",
+            "cache.size",
+            "7GiB",
+            "hits grow from 74.1 % to 93.2 % of hits and misses",
+            "costs 19.25 a month, saves reads for 61.00 a month",
+        ),
+        Diagnosis(
+            "laggard",
+            800 * MIB,
+            "client <replay>, which no consumer group shows, read 800 MiB of ledger.tx up to 3 h behind from the"
+            " broker",
+            "throttle.weights",
+            "[{clientId: <replay>, weight: 0.1}]",
+            "while the disk is busy it gets a tenth of another reader's share",
+        ),
+    ]
+
+
+def _build_reconciliations() -> list[Reconciliation]:
+    row = Comparison("miss", "evicted", 700, 741, 41 * MIB, 42 * MIB)
+    differing = IntervalDifference("e11f27c0", START_MS, START_MS + MINUTE_MS, row, 41)
+    span = START_MS, START_MS + 60 * MINUTE_MS
+    return [
+        Reconciliation(
+            "5d0c91ab",
+            "log",
+            True,
+            *span,
+            [],
+            [],
+            "boot 5d0c91ab: the log agrees in all of 69 intervals",
+        ),
+        Reconciliation(
+            "e11f27c0",
+            "log",
+            False,
+            *span,
+            [row],
+            [differing],
+            "boot e11f27c0: 1 of 34 intervals differ",
+        ),
+        Reconciliation(
+            "77aa",
+            "scrape",
+            None,
+            None,
+            None,
+            [],
+            [],
+            "boot 77aa: the scrape is of another Forebay",
+        ),
+    ]
 
 
 def _list_reasons(topics: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -205,6 +309,17 @@ def _list_reasons(topics: list[dict[str, Any]]) -> list[dict[str, Any]]:
         {"topic": row["topic"], "result": result, "reason": reason, "bytes": row[f"{result}Bytes"]}
         for row in topics
         for result, reason in reasons.items()
+    ]
+
+
+def _list_periods(windows: list[dict[str, Any]]) -> list[tuple[int, str, str, str, int]]:
+    """Everything is of one topic, but in the first hour the misses, which are of another."""
+    half_ms = START_MS + 60 * MINUTE_MS
+    return [
+        (row["windowMs"], "orders" if kind == "hit" else late, kind, reason, row[f"{kind}Bytes"])
+        for row in windows
+        for kind, reason in (("hit", ""), ("miss", "evicted"))
+        for late in ["ledger.tx" if row["windowMs"] < half_ms else "orders"]
     ]
 
 

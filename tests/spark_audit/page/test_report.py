@@ -5,10 +5,9 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 from spark_audit.page.report import build_page
-from spark_audit.sizing import CurvePoint, Sizing
 from spark_audit.units import show_bytes, show_ratio
 from tests.spark_audit.conftest import Audited
-from tests.spark_audit.page.sample import build_findings, build_ratio_row
+from tests.spark_audit.page.sample import build_findings, build_ratio_row, build_sizing
 
 POLICY = re.compile(
     r"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-[\w+/=]+'"
@@ -41,7 +40,7 @@ def test_the_page_refers_to_itself_alone() -> None:
     page = build_page(build_findings())
     seen = References(page)
     assert [reference.removeprefix("#") for reference in seen.references] == seen.ids
-    assert len(seen.ids) == 11
+    assert len(seen.ids) == 15
     assert seen.tags.count("script") == 1 and not {"link", "iframe", "img"} & set(seen.tags)
     assert "url(" not in page and "@import" not in page and "http://" not in page
     (policy,) = seen.policies
@@ -60,13 +59,30 @@ def test_numbers_stand_with_what_they_are_of() -> None:
     for size_bytes in findings.sizing.needed_bytes.values():
         assert f">{show_bytes(size_bytes)}</td>" in page
     assert "<th>hit ratio<small>% of bytes</small></th>" in page
-    assert "log and counters differ" in page
+    assert "1 of 2 comparisons agree exactly" in page
     assert "hit ratio, % of hits and misses, by bytes" in page
 
 
 def test_a_real_audit_has_every_section(audited: Audited) -> None:
     page = build_page(audited.findings)
-    assert len(References(page).ids) == 11
+    assert set(References(page).ids) >= {
+        *(
+            "what-to-change",
+            "over-time",
+            "cache-size",
+            "by-topic",
+            "worth-of-a-gib",
+            "by-lag",
+            "latency",
+        ),
+        *(
+            "misses-and-passes",
+            "by-client-id",
+            "by-consumer-group",
+            "delays",
+            "log-against-counters",
+        ),
+    }
     assert show_ratio(audited.findings.total["hitRatioBytes"]) in page
 
 
@@ -97,13 +113,47 @@ def test_of_what_there_is_none_nothing_is_drawn() -> None:
             counters=None,
             cache_size_bytes=None,
             problems={},
-            sizing=Sizing((CurvePoint(4096, 0, 0),), {}, 0, 5_000_000, 0, 100),
+            sizing=build_sizing(0)._replace(never_bytes=5_000_000),
+            reconciliations=[],
+            groups=[],
+            brokers=findings.brokers[:1],
+            lag_times=[],
+            topic_needs=[],
+            diagnoses=[],
         )
     )
     assert "<svg" not in page
     assert References(page).ids == [
-        *("cache-size", "by-topic", "misses-and-passes", "delays", "reads-spared", "the-log-itself")
+        *(
+            "what-to-change",
+            "cache-size",
+            "by-topic",
+            "misses-and-passes",
+            "delays",
+            "reads-spared",
+        ),
+        "the-log-itself",
     ]
-    assert "No size can be recommended: of 4.77 MiB of hits and misses, no age is known." in page
+    assert "No size can be recommended: of 4.77 MiB of hits and misses, no byte was stored" in page
+    assert "No fault concerns 5.0 % or more of the bytes handed to clients." in page
     assert "memory answered every partition" in page and "No miss had to wait" in page
     assert 'class="miss"' not in page and "<th>miss" not in page and "<th>pass" not in page
+
+
+def test_findings_say_cause_setting_effect_and_price() -> None:
+    page = build_page(build_findings())
+    assert '<p class="cause">The cache of 1.50 GiB is too small: 1.58 GiB of orders' in page
+    assert (
+        "Set <code>cache.size</code> to <code>7GiB</code>: hits grow from 74.1 % to 93.2 %" in page
+    )
+    assert "(costs 19.25 a month, saves reads for 61.00 a month)." in page
+    assert "Client &lt;replay&gt;, which no consumer group shows" in page
+
+
+def test_what_is_not_known_is_shaded_and_has_a_column() -> None:
+    findings = build_findings()
+    page = build_page(findings)
+    assert "<polygon" in page and "<th>at most<small>% of hits and misses</small></th>" in page
+    points = [point._replace(possible_bytes=point.hit_bytes) for point in findings.sizing.points]
+    page = build_page(replace(findings, sizing=findings.sizing._replace(points=tuple(points))))
+    assert "<polygon" not in page and "at most<small>" not in page

@@ -1,0 +1,252 @@
+"""When each fetched offset was stored, by the log itself: an as-of join of fetches to the runs of stored batches.
+
+Owns how old bytes were when they were asked for: for each fetch that carried records, the size of the smallest FIFO of
+bytes that would have hit it, as two bounds. Must not know the curve or `cache.size`. Invariants: a FIFO of at least
+`most` bytes hits, one below `least` misses; `most` is null where no size is known to hit; both are the same where the
+log says when the batch was stored; what a fetch line says itself is not joined; no task holds one partition's fetches.
+
+| kind | least and most |
+| --- | --- |
+| dated | the fetch line, or the run of batches that holds the offset, says when the batch was stored |
+| never | both null: the boot's log is whole, and no batch at this offset was stored in it |
+| unknown | it may have been stored before the log begins, or in missing lines: `least` is what has passed since |
+
+A clock is that of stored bytes, all partitions. The size that hits is the clock at the fetch less the clock before the
+batch: the batch itself is part of it.
+"""
+
+import math
+from typing import Final, NamedTuple
+
+from pyspark.sql import Column, DataFrame, Row, Window
+from pyspark.sql import functions as F
+
+from spark_audit.tables import is_observed
+
+DATED, NEVER, UNKNOWN = "dated", "never", "unknown"
+LEAST_BATCH_BYTES: Final = 61
+"""The shortest batch: a head without records (DefaultRecordBatch.RECORD_BATCH_OVERHEAD)."""
+SALTED_ROWS: Final = 2_000_000
+"""Fetches for each salt: so many at one place of one partition may be one task's."""
+SALTS_MAX: Final = 64
+_PLACE: Final = ("boot", "of", "partition", "bucket", "salt")
+
+
+class LogStart(NamedTuple):
+    """Of a boot's log: the clock since which no line is missing, 0 where lines are missing in between; and whether
+    none is missing at all.
+    """
+
+    boot: str
+    clock: int
+    is_whole: bool
+
+
+def find_log_starts(lines: DataFrame) -> list[LogStart]:
+    """One for each boot, from all of its good lines; a small job. A log is whole if it begins with the boot's first
+    file, when nothing was stored yet, and neither a file nor a line is missing that its `log` lines count.
+    """
+    opened = F.when(F.col("event") == "open", F.col("sequence"))
+    clock = F.least(
+        F.when(F.col("type") == "block", F.coalesce("beganBytes", F.col("admittedBytes"))),
+        F.col("admittedBytes"),
+    )
+    rows = lines.groupBy("boot").agg(
+        F.min(clock).alias("clock"),
+        F.max("v").alias("v"),
+        F.min("sequence").alias("first"),
+        F.max("sequence").alias("last"),
+        F.count_distinct(opened).alias("opened"),
+        F.max("droppedLines").alias("dropped"),
+    )
+    return [_judge_start(row) for row in rows.collect()]
+
+
+def _judge_start(row: Row) -> LogStart:
+    clock, first = row["clock"] or 0, row["first"] or 0
+    is_gapless = first > 0 and row["opened"] == row["last"] - first + 1 and not row["dropped"]
+    has_all = is_gapless and first == 1 and (row["v"] < 3 or clock == 0)
+    return LogStart(row["boot"], clock if is_gapless else 0, has_all)
+
+
+def plan_salts(fetch_lines: int) -> int:
+    """Into how many parts the fetches of one place are cut."""
+    return min(SALTS_MAX, max(1, math.ceil(fetch_lines / SALTED_ROWS)))
+
+
+def build_ages(
+    fetches: DataFrame, segments: DataFrame, starts: list[LogStart], salts: int = 1
+) -> DataFrame:
+    """Fetches that carried records and were hits, misses or observed, with `kind`, `least` and `most`; the other
+    columns are theirs. `segments`: of `build_segments`, read twice and worth caching.
+    """
+    served = fetches.where(
+        (F.col("result").isin("hit", "miss") | is_observed()) & (F.col("bytes") > 0)
+    ).withColumn("of", F.coalesce("topicId", "topic"))
+    is_said = (
+        (F.col("v") >= 3)
+        & F.col("ageBytes").isNotNull()
+        & ((F.col("result") == "hit") | (F.coalesce("wouldHit", F.lit(0)) > 0))
+    )
+    said = served.where(is_said).withColumns(
+        {"kind": F.lit(DATED), "least": F.col("ageBytes"), "most": F.col("ageBytes")}
+    )
+    asked = served.where(~is_said)
+    return said.unionByName(_date(asked, segments, starts, salts)).drop("of")
+
+
+def build_segments(blocks: DataFrame) -> DataFrame:
+    """Straight pieces of the runs: offsets [`from`, `to`) of a partition, and the clock before the batch at each end,
+    as two bounds (`low`, `lowTo`, `high`, `highTo`). In version 3 they are the same. Before it a line says only when
+    it was written: its batches were stored after the partition's line before it.
+    """
+    runs = blocks.select(
+        "boot",
+        F.coalesce("topicId", "topic").alias("of"),
+        "partition",
+        *("baseOffset", "nextOffset", "bytes", "admittedBytes", "beganBytes", "endedBytes"),
+        F.coalesce("points", F.array().cast("array<bigint>")).alias("points"),
+    )
+    said = runs.where(F.col("beganBytes").isNotNull())
+    place, clock = (
+        F.expr("filter(points, (one, i) -> i % 2 = 0)"),
+        F.expr("filter(points, (one, i) -> i % 2 = 1)"),
+    )
+    offsets = F.concat(
+        F.array("baseOffset"),
+        F.transform(place, lambda one: one + F.col("baseOffset")),
+        F.array("nextOffset"),
+    )
+    clocks = F.concat(
+        F.array("beganBytes"),
+        F.transform(clock, lambda one: one + F.col("beganBytes")),
+        F.array("endedBytes"),
+    )
+    ends = said.select("boot", "of", "partition", offsets.alias("offsets"), clocks.alias("clocks"))
+    pieces = ends.select(
+        "boot",
+        "of",
+        "partition",
+        F.explode(
+            F.transform(
+                F.sequence(F.lit(1), F.size("offsets") - 1),
+                lambda n: F.struct(
+                    F.col("offsets")[n - 1].alias("from"),
+                    F.col("offsets")[n].alias("to"),
+                    F.col("clocks")[n - 1].alias("low"),
+                    F.col("clocks")[n].alias("lowTo"),
+                ),
+            )
+        ).alias("one"),
+    ).select("boot", "of", "partition", "one.*")
+    exact = pieces.withColumns({"high": F.col("low"), "highTo": F.col("lowTo")})
+    return exact.unionByName(_estimate(runs.where(F.col("beganBytes").isNull()))).where(
+        F.col("to") > F.col("from")
+    )
+
+
+def _estimate(runs: DataFrame) -> DataFrame:
+    """Pieces of runs of versions 1 and 2. One window over a partition's block lines, which are few."""
+    order = Window.partitionBy("boot", "of", "partition").orderBy("admittedBytes", "baseOffset")
+    began = F.coalesce(F.lag("admittedBytes").over(order), F.lit(0))
+    stored = F.col("admittedBytes") - F.col("bytes")
+    return runs.select(
+        "boot",
+        "of",
+        "partition",
+        F.col("baseOffset").alias("from"),
+        F.col("nextOffset").alias("to"),
+        F.least(began, stored).alias("low"),
+        (F.least(began, stored) + F.col("bytes")).alias("lowTo"),
+        stored.alias("high"),
+        F.col("admittedBytes").alias("highTo"),
+    )
+
+
+def _date(asked: DataFrame, segments: DataFrame, starts: list[LogStart], salts: int) -> DataFrame:
+    """The join. A partition's offsets are cut into as many buckets as it has pieces, so that each holds a few; a
+    bucket's fetches are spread over `salts`.
+    """
+    key = ("boot", "of", "partition")
+    widths = segments.groupBy(*key).agg(
+        F.greatest(F.lit(1), F.ceil((F.max("to") - F.min("from")) / F.count("*"))).alias("width")
+    )
+    spread = F.explode(F.sequence(F.lit(0), F.lit(salts - 1)))
+    buckets = (
+        segments.join(widths, [*key])
+        .withColumn(
+            "bucket",
+            F.explode(
+                F.sequence(
+                    F.floor(F.col("from") / F.col("width")),
+                    F.floor((F.col("to") - 1) / F.col("width")),
+                )
+            ),
+        )
+        .withColumn("salt", spread)
+        .groupBy(*_PLACE)
+        .agg(
+            F.collect_list(F.struct("from", "to", "low", "lowTo", "high", "highTo")).alias("pieces")
+        )
+    )
+    places = asked.join(widths, [*key], "left").withColumns(
+        {
+            "bucket": F.floor(F.col("offset") / F.col("width")),
+            "salt": F.pmod(F.xxhash64("connection", "ts", "offset"), F.lit(salts)).cast("int"),
+        }
+    )
+    found = places.join(buckets, list(_PLACE), "left").withColumn("piece", _latest_before())
+    known = asked.sparkSession.createDataFrame(
+        starts or [LogStart("", 0, False)], "boot string, startClock long, isWhole boolean"
+    )
+    judged = found.join(F.broadcast(known), "boot", "left").withColumns(_bounds())
+    return judged.drop("width", "bucket", "salt", "pieces", "piece", "startClock", "isWhole")
+
+
+def _latest_before() -> Column:
+    """The clock (`low` and `high`) of the piece that holds the offset and was stored last before the fetch; null:
+    none.
+    """
+
+    def at(piece: Column, began: str, ended: str) -> Column:
+        """Between the ends, by share; what is divided is no more than a cache's turnover."""
+        share = (F.col("offset") - piece["from"]) / (piece["to"] - piece["from"])
+        return piece[began] + F.floor((piece[ended] - piece[began]) * share)
+
+    holding = F.filter(
+        F.col("pieces"),
+        lambda piece: (piece["from"] <= F.col("offset")) & (piece["to"] > F.col("offset")),
+    )
+    clocks = F.transform(
+        holding,
+        lambda piece: F.struct(
+            at(piece, "high", "highTo").alias("high"), at(piece, "low", "lowTo").alias("low")
+        ),
+    )
+    before = F.filter(clocks, lambda clock: clock["low"] < F.col("admittedBytes"))
+    return F.array_max(before)
+
+
+def _bounds() -> dict[str, Column]:
+    """`kind`, `least` and `most` of a fetch that was joined. What a fetch line of version 1 or 2 says leaves its first
+    batch out, which is as short as a head or as long as the fetch.
+    """
+    is_new, age = F.col("v") >= 3, F.col("ageBytes")
+    has_piece = F.col("piece").isNotNull()
+    is_hit = (F.col("result") == "hit") | (F.coalesce("wouldHit", F.lit(0)) > 0)
+    now, least_batch = F.col("admittedBytes"), F.lit(LEAST_BATCH_BYTES)
+    by_line = age.isNotNull() & (is_hit | ~has_piece)
+    by_line_least = F.when(is_new, age).otherwise(age + least_batch)
+    by_line_most = F.when(is_new, age).otherwise(age + F.col("bytes"))
+    by_run_least = F.greatest(now - F.col("piece.high"), least_batch)
+    by_run_most = F.greatest(now - F.col("piece.low"), least_batch)
+    is_never = F.coalesce(F.col("isWhole"), F.lit(False))
+    passed = F.when(F.col("startClock") > 0, now - F.col("startClock")).otherwise(0)
+    kind = F.when(by_line | has_piece, DATED).when(is_never, NEVER).otherwise(UNKNOWN)
+    return {
+        "kind": kind,
+        "least": F.when(by_line, by_line_least)
+        .when(has_piece, by_run_least)
+        .when(~is_never, F.coalesce(passed, F.lit(0))),
+        "most": F.when(by_line, by_line_most).when(has_piece, by_run_most),
+    }

@@ -1,0 +1,79 @@
+"""`forebay audit LOGS --out DIR --follow`: the report again whenever the logs have grown, until a signal.
+
+Owns the loop, its pace and its end. Must not know how lines are stored or computed. Invariants: a report is written
+only from lines that are stored; a signal ends it between two steps with exit code 0, and a kill at any time loses
+nothing; the report equals, byte for byte, the one that a single run over the same lines writes.
+"""
+
+import signal
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spark_audit.commands.report import write_report
+from spark_audit.console import EXIT_DONE, EXIT_NOT_READY, EXIT_USAGE, fail, say
+from spark_audit.follow import CannotFollow, hold, read_stored, store_new_lines
+from spark_audit.job import NothingToRead, Request, run
+from spark_audit.reading import find_inputs
+from spark_audit.session import NotReady, open_session
+from spark_audit.storage import Store
+from spark_audit.text_lines import find_followed
+from spark_audit.units import show_bytes, show_duration
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def follow(request: Request, logs: Sequence[str], master: str | None, every_s: float) -> int:
+    """Report until a signal asks for the end; returns the exit code. `logs` are looked through at each step."""
+    ended = threading.Event()
+    before = {number: signal.signal(number, lambda *_: ended.set()) for number in _SIGNALS}
+    folder = Path(request.out) / "follow"
+    try:
+        with hold(folder):
+            say(f"starting Spark for {show_bytes(request.inputs.size_bytes)} of logs")
+            spark = open_session(master, request.inputs.size_bytes)
+            try:
+                _loop(spark, request, logs, every_s, ended)
+            finally:
+                spark.stop()
+    except NotReady as error:
+        return fail(EXIT_NOT_READY, str(error))
+    except (CannotFollow, OSError) as error:
+        return fail(EXIT_USAGE, str(error))
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    say("ended; the same command goes on from here")
+    return EXIT_DONE
+
+
+def _loop(
+    spark: "SparkSession",
+    request: Request,
+    logs: Sequence[str],
+    every_s: float,
+    ended: threading.Event,
+) -> None:
+    folder, has_report = Path(request.out) / "follow", False
+    while not ended.is_set():
+        request = replace(request, inputs=find_inputs(logs))
+        files = find_followed(logs)
+        stored_bytes = store_new_lines(spark, folder, files)
+        if stored_bytes or not has_report:
+            say(f"stored {show_bytes(stored_bytes)} of new lines")
+            try:
+                stored = read_stored(spark, folder, files)
+                findings = run(spark, request, say, stored)
+            except NothingToRead as error:
+                say(f"{error}; waiting")
+            else:
+                write_report(findings, Store(spark), str(request.out))
+                has_report = True
+            spark.catalog.clearCache()
+        say(f"next look in {show_duration(every_s)}")
+        ended.wait(every_s)

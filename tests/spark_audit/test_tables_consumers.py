@@ -1,0 +1,158 @@
+"""Tables by group and broker, lag in seconds, laggards: each against a recomputation from what was logged."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from metrics.access_log import AccessLog, BlockLine, FetchLine, FetchResponseLine, ListenerAddress
+from spark_audit import tables
+from spark_audit.brokers import UNKNOWN_BROKER, join_brokers
+from spark_audit.reading import find_inputs, good_lines, read_lines
+from tests.spark_audit.traffic import START_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    Sums = dict[object, int]
+
+GROUPS = {"c1": "billing", "c2": "fraud", "twin": "a"}
+"""By client id, as the broker that coordinates them learns it."""
+ELSEWHERE = "far"
+"""The boot that coordinates none of them."""
+HOUR_MS = 3_600_000
+LAGS_MS = (0, 999, 1_000, 59_999, 8 * 60_000 - 1, 8 * 60_000, HOUR_MS, 30 * HOUR_MS, -5_000)
+
+
+class Logged(NamedTuple):
+    """What was logged, with its boot, and the tables' inputs."""
+
+    lines: list[tuple[str, FetchLine]]
+    fetches: DataFrame
+    facts: DataFrame
+    boots: list[dict]
+
+
+def build_lines(boot: str, count: int) -> list[FetchLine]:
+    draw = random.Random(boot)
+    lines = []
+    for number in range(count):
+        client_id = draw.choice([*GROUPS, "lonely", None])
+        group = GROUPS.get(client_id or "") if boot != ELSEWHERE else None
+        if client_id == "twin" and boot == "near2":
+            group = "b"
+        ts = START_MS + number
+        response = FetchResponseLine(ts, "main", number, client_id, group, 13, 0.0, 1.0, 0)
+        result = draw.choice([("hit", ""), ("miss", "cold")])
+        lag_ms = draw.choice([*LAGS_MS, None])
+        stamp = None if lag_ms is None else ts - lag_ms
+        topic = draw.choice(["orders", "clicks"])
+        line = FetchLine(response, topic, None, 0, 1, 0, *result, 100 + number, 200, None)
+        lines.append(line._replace(timestamp_ms=stamp))
+    return lines
+
+
+@pytest.fixture(scope="module")
+def logged(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Logged:
+    directory = tmp_path_factory.mktemp("consumers")
+    lines: list[tuple[str, FetchLine]] = []
+    for boot, node_id in (("near", 1), ("near2", 2), (ELSEWHERE, None)):
+        log = AccessLog(directory, boot, now_ms=lambda: START_MS)
+        log.learn_listeners([ListenerAddress("main", f"{boot}:9092", f"{boot}:19092")])
+        if node_id is not None:
+            log.learn_node(node_id)
+        for line in build_lines(boot, 120):
+            log.put(line)
+            lines.append((boot, line))
+        log.put(
+            BlockLine(START_MS, "", "orders", None, 0, 0, 9, 700, "watch", 700, 1, 0, 700, (), None)
+        )
+        assert log.close(timeout_s=30)
+    read = read_lines(spark, find_inputs([str(directory)])).persist()
+    fetches = good_lines(read, "fetch")
+    facts = tables.build_facts(tables.build_answered(fetches, good_lines(read, "empty")), 10_000)
+    boots = [row.asDict(recursive=True) for row in tables.boots(read).collect()]
+    return Logged(lines, fetches, facts.persist(), boots)
+
+
+def sum_bytes(logged: Logged, key: Callable[[str, FetchLine], object]) -> Sums:
+    sums: Sums = defaultdict(int)
+    for boot, line in logged.lines:
+        sums[key(boot, line)] += line.bytes
+    return sums
+
+
+def test_a_group_is_what_the_line_says_or_the_only_one_that_other_brokers_know(
+    logged: Logged,
+) -> None:
+    def group_of(boot: str, line: FetchLine) -> str:
+        client_id, group = line.response[3], line.response[4]
+        if group is None and boot == ELSEWHERE and client_id in ("c1", "c2"):
+            return GROUPS[client_id]
+        return group or tables.NO_GROUP
+
+    table = tables.hit_ratio(tables.name_groups(logged.facts), "group").collect()
+    assert {row["group"]: row["bytes"] for row in table} == sum_bytes(logged, group_of)
+    assert {row["group"] for row in table} == {"billing", "fraud", "a", "b", tables.NO_GROUP}
+
+
+def test_brokers_are_named_by_node_id_or_by_address(logged: Logged) -> None:
+    by_boot = [row.asDict() for row in tables.hit_ratio(logged.facts, "boot").collect()]
+    brokers = {row["broker"]: row for row in join_brokers(logged.boots, by_boot)}
+    names = {"near": "1", "near2": "2", ELSEWHERE: f"{ELSEWHERE}:19092"}
+    expected = sum_bytes(logged, lambda boot, line: names[boot])
+    assert {name: row["bytes"] for name, row in brokers.items()} == expected
+    assert brokers["1"]["listeners"] == "main near:9092"
+    hits = sum_bytes(logged, lambda boot, line: (names[boot], line.result))
+    for name, row in brokers.items():
+        assert row["hitBytes"] == hits[name, "hit"]
+        assert row["hitRatioBytes"] == pytest.approx(row["hitBytes"] / row["bytes"])
+
+
+def test_two_starts_of_one_broker_are_one_row() -> None:
+    sums = dict.fromkeys(("bytes", "partitions", "hitBytes", "hitPartitions"), 3)
+    boots = [{"boot": name, "nodeId": 7, "listeners": None} for name in ("x", "y")]
+    boots.append({"boot": "old", "nodeId": None, "listeners": None})
+    rows = join_brokers(boots, [{"boot": one["boot"], **sums} for one in boots])
+    assert [(row["broker"], row["boots"], row["bytes"]) for row in rows] == [
+        ("7", 2, 6),
+        (UNKNOWN_BROKER, 1, 3),
+    ]
+
+
+def lag_of(line: FetchLine) -> int | None:
+    return None if line.timestamp_ms is None else line.response[0] - line.timestamp_ms
+
+
+def test_lag_in_seconds_is_by_the_records_own_time_stamps(logged: Logged) -> None:
+    def band_of(boot: str, line: FetchLine) -> str:
+        lag_ms = lag_of(line)
+        if lag_ms is None:
+            return tables.UNKNOWN_LAG
+        return next(name for below_ms, name in tables.LAG_TIMES if lag_ms < below_ms)
+
+    table = tables.lag_times(logged.fetches).collect()
+    assert {row["band"]: row["bytes"] for row in table} == sum_bytes(logged, band_of)
+    assert len(table) == len(tables.LAG_TIMES) + 1, "no band is empty"
+    assert sum(row["hitBytes"] for row in table) == sum(
+        line.bytes for _, line in logged.lines if line.result == "hit"
+    )
+
+
+def test_laggards_are_readers_from_the_broker_further_behind_than_its_page_cache(
+    logged: Logged,
+) -> None:
+    rows = tables.laggards(logged.fetches).collect()
+    expected: Sums = defaultdict(int)
+    for _, line in logged.lines:
+        lag_ms = lag_of(line)
+        if line.result != "hit" and lag_ms is not None and lag_ms >= 8 * 60_000:
+            client = line.response[3] or tables.NO_CLIENT_ID
+            expected[line.topic, client, line.response[4] or tables.NO_GROUP] += line.bytes
+    assert {(row["topic"], row["clientId"], row["group"]): row["bytes"] for row in rows} == expected
+    assert max(row["lagMs_max"] for row in rows) == 30 * HOUR_MS
