@@ -1,9 +1,9 @@
 """From log files to rows of the table: what is new, read once by Spark's workers.
 
-Owns the choice of files, the job that reads them, and the order of its steps: rows and reports are written, then committed.
-Must not know the command line. Invariants: a file whose path, size and time are those of an ingested one is not read
-again; a file that vanishes while the job runs is looked for under its compressed name; what could not be read is in
-the commit, with the reason.
+Owns the choice of files, the job that reads them, and the order of its steps: rows and reports are written, then
+committed. Must not know the command line. Invariants: a file whose path, size and time are those of an ingested one
+is not read again; a file that vanishes while the job runs is looked for under its compressed name; what could not
+be read is in the commit, with the reason.
 """
 
 import hashlib

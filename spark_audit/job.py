@@ -28,7 +28,6 @@ from spark_audit.diagnosis import (
     plan_topic_needs,
 )
 from spark_audit.ledger import Ledger
-from spark_audit.line_table import LineTable
 from spark_audit.profile import build_load
 from spark_audit.reading import (
     FileCount,
@@ -404,7 +403,9 @@ def _rows(table: DataFrame) -> list[TableRow]:
     return [row.asDict() for row in table.collect()]
 
 
-def _describe_nothing(files: list[FileCount], problems: dict[str, int], ledger: Ledger | None) -> str:
+def _describe_nothing(
+    files: list[FileCount], problems: dict[str, int], ledger: Ledger | None
+) -> str:
     if not files:
         return "no .jsonl or .jsonl.gz file could be read"
     entries = ledger.entries if ledger else ()

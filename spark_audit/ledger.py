@@ -1,9 +1,10 @@
 """Which lines of the logs are there, and which are not.
 
-Owns the completeness ledger: gaps between files and within them, duplicates, files cut short, unreadable lines and files,
-skipped names, implausible clocks. Must not know Spark, stores or the page: reports on segments come in, plain values go
-out. Invariants: of the segments of one boot and sequence the longest counts, the others are duplicates; lines that the
-writer stated and that are in no segment are missing; each entry names a file, and a line where one is known.
+Owns the completeness ledger: gaps between files and within them, duplicates, files cut short, unreadable lines and
+files, skipped names, implausible clocks. Must not know Spark, stores or the page: reports on segments come in,
+plain values go out. Invariants: of the segments of one boot and sequence the longest counts, the others are
+duplicates; lines that the writer stated and that are in no segment are missing; each entry names a file, and a line
+where one is known.
 """
 
 from collections import defaultdict
@@ -27,8 +28,8 @@ _CLOCK: Final = "implausible-clock"
 
 
 class SegmentReport(NamedTuple):
-    """What a worker says of the lines of one file of one boot; see `log_file`. `openedAt` and `closedAt` are the writer's
-    numbers of lines before the first and behind the last; `dropped...` its numbers of dropped ones.
+    """What a worker says of the lines of one file of one boot; see `log_file`. `opened_at` and `closed_at` are the
+    writer's numbers of lines before the first and behind the last; `dropped...` its numbers of dropped ones.
     """
 
     path: str

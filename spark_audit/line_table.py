@@ -1,8 +1,9 @@
 """The table of typed lines that `ingest` writes and every report reads.
 
-Owns its layout: rows below `lines`, by date, broker, type and ingest; one commit file for each ingest below `_forebay`. Must
-not know how lines are parsed. Invariants: a row counts only if its ingest is committed, so an ingest that was killed
-leaves nothing that is read; rows of segments that the ledger leaves out are not read; a table is known by its marker.
+Owns its layout: rows below `lines`, by date, broker, type and ingest; one commit file for each ingest below
+`_forebay`. Must not know how lines are parsed. Invariants: a row counts only if its ingest is committed, so an
+ingest that was killed leaves nothing that is read; rows of segments that the ledger leaves out are not read; a
+table is known by its marker.
 """
 
 import json

@@ -1,9 +1,10 @@
 """From bytes of an access log to typed columns and judged lines.
 
-Owns the reading of lines of every version: a vectorised scan of lines in the writer's own form, Arrow's JSON reader for
-other valid lines, and one judgement, line by line, of the rest. Must not know files, Spark or tables: Spark's workers
-run it, so it imports numpy, Arrow and the schema only. Invariants: the first two accept lines and never judge them;
-each line is one good row or has exactly one problem; the scan accepts a line only if it has compared each of its bytes.
+Owns the reading of lines of every version: a vectorised scan of lines in the writer's own form, Arrow's JSON reader
+for other valid lines, and one judgement, line by line, of the rest. Must not know files, Spark or tables: Spark's
+workers run it, so it imports numpy, Arrow and the schema only. Invariants: the first two accept lines and never
+judge them; each line is one good row or has exactly one problem; the scan accepts a line only if it has compared
+each of its bytes.
 """
 
 import json

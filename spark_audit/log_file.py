@@ -1,10 +1,10 @@
 """From one stored file's bytes to batches of rows and a report of what the file holds.
 
-Owns decompression, the cutting into chunks of whole lines, segments (the lines of one file of one boot: from an `open` line
-to the next) and the reports on them. Must not know Spark or where files are: Spark's workers run it. Invariants: memory
-is bounded by the stored file and a few chunks, whatever it decompresses to; each line is counted in exactly one
-segment; damage ends the file, is stated, and costs no line before it; a report is a row of the same table, so that rows
-and reports are committed together.
+Owns decompression, the cutting into chunks of whole lines, segments (the lines of one file of one boot, from an
+`open` line to the next) and the reports on them. Must not know Spark or where files are: Spark's workers run it.
+Invariants: memory is bounded by the stored file and a few chunks, whatever it decompresses to; each line is counted
+in exactly one segment; damage ends the file, is stated, and costs no line before it; a report is a row of the same
+table, so that rows and reports are committed together.
 """
 
 import json

@@ -1,9 +1,9 @@
 """From the names on the command line to the lines that a report reads.
 
-Owns the difference between logs, which are ingested into a table beside the report first, and tables of `ingest`, which are
-read as they are. Must not know what the lines are used for. Invariants: a report reads typed columns from a table, never
-text, so that its memory does not grow with the log; no line and no torn, unreadable or vanished file is an error: all
-are counted.
+Owns the difference between logs, which are ingested into a table beside the report first, and tables of `ingest`,
+which are read as they are. Must not know what the lines are used for. Invariants: a report reads typed columns from
+a table, never text, so that its memory does not grow with the log; no line and no torn, unreadable or vanished file
+is an error: all are counted.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ from spark_audit.storage import Store, to_uri
 
 
 class Inputs(NamedTuple):
-    """What is to be read: names of files, directories, patterns or tables of `ingest`; paths of this machine or URIs."""
+    """What is to be read: names of files, directories, patterns or tables of `ingest`; paths or URIs."""
 
     names: tuple[str, ...]
 

@@ -1,8 +1,9 @@
 """Files of any store that Hadoop knows, seen from the driver: this machine's, HDFS, object stores.
 
-Owns names (a path of this machine or a URI), listing, and small files read and written whole. Must not know what files hold.
-Invariants: a name without a scheme is a path of this machine, whatever the cluster's default store is; a directory is
-listed with all below it; what cannot be listed is returned and said, never an error and never left out.
+Owns names (a path of this machine or a URI), listing, and small files read and written whole. Must not know what
+files hold. Invariants: a name without a scheme is a path of this machine, whatever the cluster's default store is;
+a directory is listed with all below it; what cannot be listed is returned and said, never an error and never left
+out.
 """
 
 import re

@@ -1,11 +1,10 @@
 """Lines of files that grow, as text that Spark's JSON functions parse: what `--follow` stores.
 
-Owns the local files of a follow, the parsing of a stream's lines and the counts over stored ones. Must not know tables of
-`ingest`. Invariants: of `X.jsonl` and `X.jsonl.gz` only the compressed one is read (the other is about to be removed);
-no line and no torn or vanished file is an error: all are counted.
+Owns the local files of a follow, the parsing of a stream's lines and the counts over stored ones. Must not know
+tables of `ingest`. Invariants: of `X.jsonl` and `X.jsonl.gz` only the compressed one is read (the other is about to
+be removed); no line and no torn or vanished file is an error: all are counted.
 """
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from spark_audit.reading import FileCount
-from spark_audit.schema import CORRUPT, build_text_struct, build_problem
+from spark_audit.schema import CORRUPT, build_problem, build_text_struct
 
 _GZIP_MODULUS = 1 << 32
 
@@ -44,7 +43,9 @@ def find_followed(logs: Sequence[str]) -> FollowedFiles:
         for match in matches:
             found.update(match.rglob("*.jsonl*") if match.is_dir() else [match])
     files = {path.resolve() for path in found if path.name.endswith((".jsonl", ".jsonl.gz"))}
-    return FollowedFiles(tuple(sorted(path for path in files if Path(f"{path}.gz") not in files)), urls)
+    return FollowedFiles(
+        tuple(sorted(path for path in files if Path(f"{path}.gz") not in files)), urls
+    )
 
 
 def parse_lines(text: DataFrame) -> DataFrame:

@@ -1,8 +1,9 @@
 """Synthetic access logs of any size, in the writer's own format.
 
-Owns the invented load: brokers, topics, tailing and lagging consumers over a FIFO, in files of one boot each, rotated and
-compressed as the sidecar does it. Must not know the audit. Invariants: the same arguments give the same lines; each
-file begins and ends with its `log` line, whose `writtenLines` count what came before; ages are those of a FIFO.
+Owns the invented load: brokers, topics, tailing and lagging consumers over a FIFO, in files of one boot each,
+rotated and compressed as the sidecar does it. Must not know the audit. Invariants: the same arguments give the same
+lines; each file begins and ends with its `log` line, whose `writtenLines` count what came before; ages are those of
+a FIFO.
 """
 
 import gzip
