@@ -10,7 +10,10 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-COMMANDS: Final[dict[str, str]] = {"diff": "spark_audit.commands.diff"}
+COMMANDS: Final[dict[str, str]] = {
+    "diff": "spark_audit.commands.diff",
+    "ingest": "spark_audit.commands.ingest",
+}
 """A command's name -> the module whose `main(arguments)` runs it and returns the exit code."""
 REPORT: Final = "spark_audit.commands.report"
 

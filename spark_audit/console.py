@@ -70,3 +70,28 @@ def amount_argument(text: str) -> float:
     if not 0 <= amount < 1e12:
         raise argparse.ArgumentTypeError(f"{text!r} is no price such as 2.5")
     return amount
+
+
+def setting_argument(text: str) -> tuple[str, str]:
+    """Key and value of `spark.key=value`. ArgumentTypeError: anything else."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.startswith("spark."):
+        raise argparse.ArgumentTypeError(f"{text!r} is no setting such as spark.driver.memory=4g")
+    return key, value
+
+
+def add_spark_arguments(parser: argparse.ArgumentParser) -> None:
+    """Where Spark runs, and its settings. Under spark-submit its own arguments hold."""
+    parser.add_argument(
+        "--master",
+        metavar="URL",
+        help="Spark master (default: spark-submit's, else spark-defaults.conf's, else this machine's cores)",
+    )
+    parser.add_argument(
+        "--conf",
+        action="append",
+        default=[],
+        type=setting_argument,
+        metavar="KEY=VALUE",
+        help="a setting of Spark, such as spark.driver.memory=4g; may be given often",
+    )

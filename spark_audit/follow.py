@@ -22,8 +22,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from metrics.access_log_schema import SCHEMA_VERSION
-from spark_audit.reading import Inputs, escape_glob, locate, parse_lines
 from spark_audit.spool import Spool, build_key, name_uncompressed
+from spark_audit.storage import escape_glob
+from spark_audit.text_lines import FollowedFiles, locate, parse_lines
 
 TAKE_BYTES: Final = 1 << 30
 """Of the logs at a time: the spool needs so much space, and a chunk."""
@@ -56,7 +57,7 @@ def hold(folder: Path) -> Iterator[None]:
         yield
 
 
-def store_new_lines(spark: SparkSession, folder: Path, inputs: Inputs) -> int:
+def store_new_lines(spark: SparkSession, folder: Path, inputs: FollowedFiles) -> int:
     """Store all whole lines that the inputs' files have more than before; returns their bytes. A batch that an earlier
     process left unfinished is finished first.
     """
@@ -68,7 +69,7 @@ def store_new_lines(spark: SparkSession, folder: Path, inputs: Inputs) -> int:
     return stored_bytes
 
 
-def read_stored(spark: SparkSession, folder: Path, inputs: Inputs) -> DataFrame:
+def read_stored(spark: SparkSession, folder: Path, inputs: FollowedFiles) -> DataFrame:
     """The stored lines, as `reading.read_lines` has them: with the name that each file has among the inputs now, and
     with its name before compression if it is no longer there.
     """

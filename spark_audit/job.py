@@ -27,16 +27,16 @@ from spark_audit.diagnosis import (
     diagnose,
     plan_topic_needs,
 )
+from spark_audit.ledger import Ledger
 from spark_audit.profile import build_load
 from spark_audit.reading import (
     FileCount,
     Inputs,
     count_files,
     count_problems,
-    escape_glob,
     good_lines,
-    locate,
     read_lines,
+    show_ledger,
 )
 from spark_audit.reconcile import (
     Comparison,
@@ -49,8 +49,17 @@ from spark_audit.reconcile import (
 )
 from spark_audit.sections import build_marks, build_sections, read_boot_logs
 from spark_audit.sizing import Sizing, build_sizing
+from spark_audit.storage import Store, escape_glob, to_uri
+from spark_audit.text_lines import (
+    count_stored_files,
+    count_stored_problems,
+    find_followed,
+    keep_good,
+)
 
 TOP: Final = 15
+_SCRATCH: Final = "lines-in-progress"
+"""Table of the lines while the report is made; removed afterwards."""
 WINDOWS: Final = 240
 TOPIC_ROWS: Final = 20_000
 PERIOD_TOPICS: Final = 200
@@ -70,7 +79,7 @@ class Request:
     """What is asked for. `cache_size_bytes` and `window_ms` are None to be taken from the log."""
 
     inputs: Inputs
-    out: Path
+    out: Path | str
     counters: tuple[ScrapedCounters, ...] = ()
     cache_size_bytes: int | None = None
     window_ms: int | None = None
@@ -82,6 +91,16 @@ class TopicPeriods(NamedTuple):
 
     window_ms: int
     rows: list[tuple[int, str, str, str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Good lines, and what is known of the files that they are from. `ledger`: None for a follow's."""
+
+    lines: DataFrame
+    files: list[FileCount]
+    problems: dict[str, int]
+    ledger: Ledger | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +136,7 @@ class Findings:
     lag_times: list[TableRow] = field(default_factory=list)
     topic_needs: list[TopicNeed] = field(default_factory=list)
     diagnoses: list[Diagnosis] = field(default_factory=list)
+    ledger: Ledger | None = None
 
 
 def run(
@@ -125,17 +145,33 @@ def run(
     say: Callable[[str], None],
     stored: DataFrame | None = None,
 ) -> Findings:
-    """Read, compute, write the tables. `stored`: the lines of the inputs, if they were parsed before. NothingToRead: no
-    fetch line could be read.
+    """Read, compute, write the tables. `stored`: the lines of the inputs, if a follow has parsed them before.
+    NothingToRead: no fetch line could be read.
     """
-    say(f"reading {len(request.inputs.files) + len(request.inputs.urls)} inputs")
-    lines = (read_lines(spark, request.inputs) if stored is None else stored).persist()
-    files, problems = count_files(lines, request.inputs), count_problems(lines)
-    boots = _rows(tables.boots(lines.where(F.col("problem").isNull())).orderBy("firstMs", "boot"))
+    if stored is not None:
+        parsed = stored.persist()
+        files = count_stored_files(parsed, find_followed(request.inputs.names))
+        source = Source(keep_good(parsed), files, count_stored_problems(parsed), None)
+        return _compute(spark, request, source, say)
+    scratch = f"{to_uri(request.out)}/{_SCRATCH}"
+    try:
+        table = read_lines(spark, request.inputs, scratch, say)
+        source = Source(table.lines, count_files(table), count_problems(table), table.ledger)
+        return _compute(spark, request, source, say)
+    finally:
+        Store(spark).delete(scratch)
+
+
+def _compute(
+    spark: SparkSession, request: Request, source: Source, say: Callable[[str], None]
+) -> Findings:
+    lines, files, problems = source.lines, source.files, source.problems
+    boots = _rows(tables.boots(lines).orderBy("firstMs", "boot"))
     if not any(boot["fetchLines"] or boot["emptyLines"] for boot in boots):
-        raise NothingToRead(_describe_nothing(files, problems))
+        raise NothingToRead(_describe_nothing(files, problems, source.ledger))
     say(
         f"{sum(file.lines for file in files):,} lines, {sum(problems.values()):,} of them unreadable"
+        + (f"; {show_ledger(source.ledger)}" if source.ledger else "")
     )
     fetches, blocks = good_lines(lines, "fetch"), good_lines(lines, "block")
     answered = tables.build_answered(fetches, good_lines(lines, "empty"))
@@ -148,13 +184,13 @@ def run(
     facts = tables.build_facts(answered, window_ms).persist()
     planned = _plan_tables(facts, answered, fetches, blocks, window_ms)
     totals = _rows(tables.totals(facts))
-    written = _write_tables(spark, planned, request.out / "tables", say)
+    written = _write_tables(spark, planned, f"{to_uri(request.out)}/tables", say)
     say("computing the sizing curve")
     topics = _top(written["by_topic"], "topic")
     sizing, topic_sizing = _build_curves(
         lines, boots, cache_size_bytes, [row["topic"] for row in topics]
     )
-    _write_curve(spark, sizing, request.out / "tables")
+    _write_curve(spark, sizing, f"{to_uri(request.out)}/tables")
     reconciliations = _reconcile(request.counters, boots, facts, written["by_section"], lines)
     scraped = next((one for one in reconciliations if one.source == "scrape"), None)
     topic_reasons = _list_topic_reasons(facts, totals)
@@ -208,6 +244,7 @@ def run(
         lag_times=_rows(written["lag_times"].orderBy("bandIndex")),
         topic_needs=topic_needs,
         diagnoses=diagnose(evidence, request.prices),
+        ledger=source.ledger,
     )
 
 
@@ -251,14 +288,14 @@ def _plan_tables(
 def _write_tables(
     spark: SparkSession,
     planned: dict[str, DataFrame],
-    directory: Path,
+    directory: str,
     say: Callable[[str], None],
 ) -> dict[str, DataFrame]:
     """Write each table as Parquet and hand it back read from there, so that nothing is computed twice."""
     written = {}
     for name, table in planned.items():
         say(f"table {name}")
-        path = locate(directory / name)
+        path = f"{directory}/{name}"
         table.coalesce(1).write.mode("overwrite").parquet(path)
         written[name] = spark.read.schema(table.schema).parquet(escape_glob(path))
     return written
@@ -272,7 +309,7 @@ def _build_curves(
     load = build_load(blocks)
     sizes = {boot["boot"]: boot["cacheSizeBytes"] for boot in boots}
     calibration = calibrate(load.classes, sizes.get(load.boot), load.held_bytes)
-    starts = find_log_starts(lines.where(F.col("problem").isNull()))
+    starts = find_log_starts(lines)
     salts = plan_salts(sum(boot["fetchLines"] for boot in boots))
     segments = build_segments(blocks).persist()
     ages = build_ages(tables.name_topics(fetches), segments, starts, salts)
@@ -281,13 +318,13 @@ def _build_curves(
     return curves
 
 
-def _write_curve(spark: SparkSession, sizing: Sizing, directory: Path) -> None:
+def _write_curve(spark: SparkSession, sizing: Sizing, directory: str) -> None:
     rows = [(*point, sizing.hit_ratio(point.hit_bytes)) for point in sizing.points]
     columns = (
         "sizeBytes long, hitBytes long, hitPartitions long, heldBytes long, possibleBytes long,"
         " hitRatioBytes double"
     )
-    path = locate(directory / "sizing_curve")
+    path = f"{directory}/sizing_curve"
     spark.createDataFrame(rows, columns).coalesce(1).write.mode("overwrite").parquet(path)
 
 
@@ -366,9 +403,15 @@ def _rows(table: DataFrame) -> list[TableRow]:
     return [row.asDict() for row in table.collect()]
 
 
-def _describe_nothing(files: list[FileCount], problems: dict[str, int]) -> str:
+def _describe_nothing(
+    files: list[FileCount], problems: dict[str, int], ledger: Ledger | None
+) -> str:
     if not files:
         return "no .jsonl or .jsonl.gz file could be read"
+    entries = ledger.entries if ledger else ()
+    refused = next((entry for entry in entries if entry.kind == "not-read"), None)
+    if refused is not None:
+        return f"{refused.path} could not be read ({refused.text}), nor could another file"
     counted = (
         ", ".join(f"{count} {problem}" for problem, count in problems.items()) or "none unreadable"
     )

@@ -1,38 +1,52 @@
-"""From paths to good lines and counted bad ones.
+"""From the names on the command line to the lines that a report reads.
 
-Owns finding the log files and splitting their lines. Must not know what the lines are used for. Invariants:
-of `X.jsonl` and `X.jsonl.gz` only the compressed one is read (the other is about to be removed); no line and
-no torn or vanished file is an error: both are counted.
+Owns the difference between logs, which are ingested into a table beside the report first, and tables of `ingest`,
+which are read as they are. Must not know what the lines are used for. Invariants: a report reads typed columns from
+a table, never text, so that its memory does not grow with the log; no line and no torn, unreadable or vanished file
+is an error: all are counted.
 """
 
-import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_audit.schema import CORRUPT, build_line_struct, build_problem
-
-_GZIP_MODULUS = 1 << 32
+from spark_audit.ingest import ingest
+from spark_audit.ledger import Ledger, build_ledger
+from spark_audit.line_table import LineTable, empty_table, is_table, open_table
+from spark_audit.storage import Store, to_uri
 
 
 class Inputs(NamedTuple):
-    """What is to be read: files of this machine, and URLs left to Spark."""
+    """What is to be read: names of files, directories, patterns or tables of `ingest`; paths or URIs."""
 
-    files: tuple[Path, ...]
-    urls: tuple[str, ...]
+    names: tuple[str, ...]
+
+    @property
+    def is_absent(self) -> bool:
+        """Whether all are paths of this machine, and none of them has a file that may be a log."""
+        return not any(_may_exist(name) for name in self.names)
+
+    @property
+    def urls(self) -> list[str]:
+        """The names that are URIs."""
+        return [name for name in self.names if ":/" in name]
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the local files, as stored."""
-        return sum(path.stat().st_size for path in self.files if path.exists())
+        """Stored bytes of this machine's files, as far as they can be seen."""
+        paths = [Path(name) for name in self.names if ":/" not in name]
+        files = [
+            below for path in paths for below in (path.rglob("*") if path.is_dir() else [path])
+        ]
+        return sum(path.stat().st_size for path in files if path.is_file())
 
 
 class FileCount(NamedTuple):
-    """Lines of one file. `incomplete`: a .gz whose trailer states another size than could be read."""
+    """Lines of one file. `incomplete`: it is cut short or damaged, or could not be read at all."""
 
     path: str
     lines: int
@@ -40,101 +54,82 @@ class FileCount(NamedTuple):
     incomplete: bool
 
 
-def find_inputs(logs: Sequence[str]) -> Inputs:
-    """Files below directories, of glob patterns, or named; anything with `://` is a URL for Spark."""
-    urls = tuple(name for name in logs if "://" in name)
-    found: set[Path] = set()
-    for name in logs:
-        if name in urls:
-            continue
-        path = Path(name)
-        matches = [path] if path.exists() else _glob(name)
-        for match in matches:
-            found.update(match.rglob("*.jsonl*") if match.is_dir() else [match])
-    files = {path.resolve() for path in found if path.name.endswith((".jsonl", ".jsonl.gz"))}
-    return Inputs(tuple(sorted(path for path in files if Path(f"{path}.gz") not in files)), urls)
+def find_inputs(names: Sequence[str | Path]) -> Inputs:
+    """The names as they are given: what they mean is found out where Spark reads them."""
+    return Inputs(tuple(str(name) for name in names))
 
 
-def read_lines(spark: SparkSession, inputs: Inputs) -> DataFrame:
-    """Every line: the schema's fields, `file`, and `problem` (null for a good line)."""
-    paths = [escape_glob(locate(path)) for path in inputs.files] + list(inputs.urls)
-    reader = spark.read.option("ignoreCorruptFiles", "true").option("ignoreMissingFiles", "true")
-    return parse_lines(reader.option("lineSep", "\n").text(paths))
-
-
-def parse_lines(text: DataFrame) -> DataFrame:
-    """Lines of files, of a batch or of a stream: `value` in; the schema's fields, `file` and `problem` out."""
-    parsed = text.select(
-        F.from_json("value", build_line_struct(), {"columnNameOfCorruptRecord": CORRUPT}).alias(
-            "line"
-        ),
-        F.input_file_name().alias("file"),
-        (F.octet_length("value") + 1).alias("lineBytes"),
-    )
-    lines = parsed.select("line.*", "file", "lineBytes")
-    return lines.withColumn("problem", build_problem())
+def read_lines(
+    spark: SparkSession,
+    inputs: Inputs,
+    scratch: str | Path,
+    say: Callable[[str], None] = lambda text: None,
+) -> LineTable:
+    """All lines. `scratch`: where the table of those that are not in a table yet is written; the caller removes it."""
+    store = Store(spark)
+    uris = [to_uri(name) for name in inputs.names]
+    tables = [uri for uri in uris if is_table(store, uri)]
+    logs = [uri for uri in uris if uri not in tables]
+    ledger = build_ledger([])
+    if logs:
+        target = to_uri(scratch)
+        ledger = ingest(spark, logs, target, say=say).ledger
+        tables.append(target)
+    table = open_table(spark, store, tables)
+    return table if table.reports else empty_table(spark, ledger)
 
 
 def good_lines(lines: DataFrame, line_type: str) -> DataFrame:
-    """The good lines of one type, without the columns of the reading."""
-    kept = lines.where(F.col("problem").isNull() & (F.col("type") == line_type))
-    return kept.drop("problem", "file", "lineBytes", CORRUPT)
+    """The lines of one type."""
+    return lines.where(F.col("type") == line_type)
 
 
-def locate(path: Path) -> str:
-    """A file or folder of this machine as Spark writes to it, whatever its default file system is."""
-    return f"file://{path.resolve()}"
+def count_problems(table: LineTable) -> dict[str, int]:
+    """Unreadable lines by problem, of the files that count."""
+    problems: Counter[str] = Counter()
+    for report in table.counted:
+        problems.update(report.bad)
+    return dict(sorted(problems.items()))
 
 
-def escape_glob(location: str) -> str:
-    """A location as Spark reads it: it takes every one for a glob pattern."""
-    return re.sub(r"([\\*?\[\]{}])", r"\\\1", location)
-
-
-def count_problems(lines: DataFrame) -> dict[str, int]:
-    """Unreadable lines by problem."""
-    rows = lines.where(F.col("problem").isNotNull()).groupBy("problem").count().collect()
-    return {row["problem"]: row["count"] for row in sorted(rows)}
-
-
-def count_files(lines: DataFrame, inputs: Inputs) -> list[FileCount]:
+def count_files(table: LineTable) -> list[FileCount]:
     """One FileCount per file, files of which nothing could be read included."""
-    grouped = lines.groupBy("file").agg(
-        F.count("*").alias("lines"),
-        F.count("problem").alias("unreadable"),
-        F.sum("lineBytes").alias("bytes"),
-    )
-    rows = {_plain(row["file"]): row for row in grouped.collect()}
-    counts = []
-    for name in sorted({str(path) for path in inputs.files} | set(rows)):
-        row = rows.get(name)
-        lines_read, unreadable, read_bytes = (
-            (row["lines"], row["unreadable"], row["bytes"]) if row else (0, 0, 0)
+    found: dict[str, FileCount] = {}
+    for report in table.counted:
+        path = plain_path(report.path)
+        before = found.get(path, FileCount(path, 0, 0, False))
+        found[path] = FileCount(
+            path,
+            before.lines + report.lines,
+            before.unreadable_lines + sum(report.bad.values()),
+            before.incomplete or bool(report.damage),
         )
-        counts.append(
-            FileCount(name, lines_read, unreadable, _is_incomplete(Path(name), read_bytes))
-        )
-    return counts
+    for entry in table.ledger.entries:
+        path = plain_path(entry.path)
+        if entry.kind == "not-read" and path not in found:
+            found[path] = FileCount(path, 0, 0, True)
+    return [found[path] for path in sorted(found)]
 
 
-def _is_incomplete(path: Path, read_bytes: int) -> bool:
-    """Whether a gzip's last four bytes (its size modulo 2^32, RFC 1952) differ from what was read.
-
-    The last line may lack its newline.
-    """
-    if path.suffix != ".gz" or not path.is_file():
-        return False
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - 4))
-        stated = int.from_bytes(file.read(4), "little")
-    return stated not in (read_bytes % _GZIP_MODULUS, (read_bytes - 1) % _GZIP_MODULUS)
+def plain_path(uri: str) -> str:
+    """A file of this machine as its path, other URIs as they are."""
+    return "/" + uri.removeprefix("file:").lstrip("/") if uri.startswith("file:") else uri
 
 
-def _glob(pattern: str) -> list[Path]:
-    path = Path(pattern)
-    return list(Path(path.anchor or ".").glob(str(path.relative_to(path.anchor))))
+def show_ledger(ledger: Ledger) -> str:
+    """The ledger in one sentence."""
+    ratio = ledger.ratio
+    if ratio is None:
+        return "how many lines there should be is not known"
+    share = "100" if ratio == 1 else f"{min(99.99, 100 * ratio):.2f}"
+    return f"{share} % of {ledger.expected_lines:,} lines are there and readable"
 
 
-def _plain(uri: str) -> str:
-    """A file of this machine as its path, other URLs as they are. Spark percent-encodes the former."""
-    return unquote(urlsplit(uri).path) if uri.startswith("file:") else uri
+def _may_exist(name: str) -> bool:
+    if ":/" in name:
+        return True
+    path = Path(name)
+    if path.exists():
+        return not path.is_dir() or any(path.iterdir())
+    pattern = path.relative_to(path.anchor)
+    return any(Path(path.anchor or ".").glob(str(pattern)))

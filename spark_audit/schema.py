@@ -30,6 +30,7 @@ PROBLEMS: Final[dict[str, str]] = {
     "unknown-type": "a type of line that this version does not have",
     "incomplete": "a field that is always present is not, or `counts` do not add up to `partitions`",
     "unknown-result": "a result and reason that the table of results does not have",
+    "implausible-clock": "a time stamp before 2020 or in the future",
 }
 _SPARK_TYPES: Final[dict[str, DataType]] = {
     "string": StringType(),
@@ -39,12 +40,16 @@ _SPARK_TYPES: Final[dict[str, DataType]] = {
 
 
 def build_line_struct() -> StructType:
-    """One struct for every type of line, with CORRUPT for the text that does not fit."""
+    """One struct for every type of line."""
     fields: dict[str, Field] = {
         field.name: field for fields in LINE_TYPES.values() for field in fields
     }
-    columns = [StructField(field.name, _type_of(field)) for field in fields.values()]
-    return StructType([*columns, StructField(CORRUPT, StringType())])
+    return StructType([StructField(field.name, _type_of(field)) for field in fields.values()])
+
+
+def build_text_struct() -> StructType:
+    """`build_line_struct`, with CORRUPT for the text that does not fit."""
+    return StructType([*build_line_struct(), StructField(CORRUPT, StringType())])
 
 
 def _type_of(field: Field) -> DataType:

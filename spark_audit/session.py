@@ -9,7 +9,9 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -25,6 +27,10 @@ _TINY_INPUT_SETTINGS: Final[dict[str, str]] = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 """Over tiny input plans are neither changed while they run nor compiled: a third less CPU."""
+_MEMORY_LIMITS: Final = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
 _JVM_DIRECTORY: Final = Path("/usr/lib/jvm")
 _INSTALL: Final = (
     "The audit runs on Spark, which needs Java 17 or 21. On Debian 12 or Ubuntu: apt install"
@@ -50,26 +56,85 @@ class Java(NamedTuple):
         return self.release in GOOD_RELEASES and self.has_vector
 
 
-def open_session(master: str | None, input_bytes: int = 0) -> SparkSession:
-    """A quiet session: local on all cores, or on `master` with its settings. NotReady: no Java fits."""
-    os.environ["JAVA_HOME"] = str(find_java().home)
-    builder = (
-        SparkSession.builder.appName("forebay audit")
-        .master(master or "local[*]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.driver.extraJavaOptions", _java_options(input_bytes))
-    )
-    if master is None or master.startswith("local"):
-        builder = (
-            builder.config("spark.sql.shuffle.partitions", "4")
-            .config("spark.driver.bindAddress", "127.0.0.1")
-            .config("spark.driver.host", "127.0.0.1")
+def open_session(
+    master: str | None, input_bytes: int = 0, settings: Mapping[str, str] | None = None
+) -> SparkSession:
+    """A quiet session. Under spark-submit its master and configuration hold, else `master` (None: this machine's
+    cores); `settings` are the user's and come last. NotReady: no Java fits.
+    """
+    own = dict(settings or {})
+    if is_submitted():
+        return _fit(
+            SparkSession.builder.appName("forebay audit").config(map=own).getOrCreate(), own
         )
+    os.environ["JAVA_HOME"] = str(find_java().home)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    chosen = {**read_defaults(os.environ), **own}
+    master = master or chosen.get("spark.master") or os.environ.get("MASTER") or "local[*]"
+    planned = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.extraJavaOptions": _java_options(input_bytes),
+        "spark.driver.memory": f"{plan_heap_bytes(machine_memory_bytes()) >> 20}m",
+    }
+    if master.startswith("local"):
+        planned |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
         if input_bytes < TINY_INPUT_BYTES:
-            builder = builder.config(map={**_TINY_INPUT_SETTINGS})
-    return builder.getOrCreate()
+            planned |= _TINY_INPUT_SETTINGS
+    builder = SparkSession.builder.appName("forebay audit").master(master)
+    builder = builder.config(map={key: planned[key] for key in planned if key not in chosen})
+    return _fit(builder.config(map=own).getOrCreate(), chosen, input_bytes)
+
+
+def is_submitted() -> bool:
+    """Whether spark-submit has started this process: then there is a JVM with a master and a configuration."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def _fit(spark: SparkSession, chosen: Mapping[str, str], input_bytes: int = 0) -> SparkSession:
+    """Settings of the session that the user has not chosen. Times are UTC everywhere."""
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    given = {key for key, _ in spark.sparkContext.getConf().getAll()} | chosen.keys()
+    if "spark.sql.shuffle.partitions" not in given:
+        tasks = max(4, 2 * spark.sparkContext.defaultParallelism, input_bytes >> 26)
+        is_small = spark.sparkContext.master.startswith("local") and input_bytes < SMALL_INPUT_BYTES
+        spark.conf.set("spark.sql.shuffle.partitions", "4" if is_small else str(min(tasks, 2000)))
+    return spark
+
+
+def read_defaults(environment: Mapping[str, str]) -> dict[str, str]:
+    """The user's spark-defaults.conf; empty without one."""
+    home = environment.get("SPARK_HOME")
+    directory = environment.get("SPARK_CONF_DIR") or (f"{home}/conf" if home else "")
+    path = Path(directory) / "spark-defaults.conf"
+    if not directory or not path.is_file():
+        return {}
+    words = [line.split(None, 1) for line in path.read_text(encoding="utf-8").splitlines()]
+    return {pair[0]: pair[1].strip() for pair in words if len(pair) == 2 and pair[0][0] != "#"}
+
+
+def machine_memory_bytes(
+    limits: Iterable[Path] = _MEMORY_LIMITS, total_bytes: int | None = None
+) -> int:
+    """What this process may use: the machine's memory, or its container's limit."""
+    total = total_bytes or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for path in limits:
+        with suppress(OSError, ValueError):
+            total = min(total, int(path.read_text()))
+    return total
+
+
+def plan_heap_bytes(memory_bytes: int) -> int:
+    """A quarter of the memory, from 1 to 2 GiB: beside the heap there are a worker of about 300 MiB for each core
+    and the page cache.
+    """
+    return min(max(memory_bytes // 4, 1 << 30), 2 << 30)
+
+
+def plan_partition_bytes(spark: SparkSession, total_bytes: int) -> int:
+    """Stored bytes of one task: at least four tasks for each core, from 1 to 32 MiB."""
+    share = total_bytes // (4 * max(1, spark.sparkContext.defaultParallelism))
+    return min(max(share, 1 << 20), 32 << 20)
 
 
 def _java_options(input_bytes: int) -> str:

@@ -9,6 +9,7 @@ import signal
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_audit.commands.report import write_report
@@ -17,6 +18,8 @@ from spark_audit.follow import CannotFollow, hold, read_stored, store_new_lines
 from spark_audit.job import NothingToRead, Request, run
 from spark_audit.reading import find_inputs
 from spark_audit.session import NotReady, open_session
+from spark_audit.storage import Store
+from spark_audit.text_lines import find_followed
 from spark_audit.units import show_bytes, show_duration
 
 if TYPE_CHECKING:
@@ -29,7 +32,7 @@ def follow(request: Request, logs: Sequence[str], master: str | None, every_s: f
     """Report until a signal asks for the end; returns the exit code. `logs` are looked through at each step."""
     ended = threading.Event()
     before = {number: signal.signal(number, lambda *_: ended.set()) for number in _SIGNALS}
-    folder = request.out / "follow"
+    folder = Path(request.out) / "follow"
     try:
         with hold(folder):
             say(f"starting Spark for {show_bytes(request.inputs.size_bytes)} of logs")
@@ -56,19 +59,20 @@ def _loop(
     every_s: float,
     ended: threading.Event,
 ) -> None:
-    folder, has_report = request.out / "follow", False
+    folder, has_report = Path(request.out) / "follow", False
     while not ended.is_set():
         request = replace(request, inputs=find_inputs(logs))
-        stored_bytes = store_new_lines(spark, folder, request.inputs)
+        files = find_followed(logs)
+        stored_bytes = store_new_lines(spark, folder, files)
         if stored_bytes or not has_report:
             say(f"stored {show_bytes(stored_bytes)} of new lines")
             try:
-                stored = read_stored(spark, folder, request.inputs)
+                stored = read_stored(spark, folder, files)
                 findings = run(spark, request, say, stored)
             except NothingToRead as error:
                 say(f"{error}; waiting")
             else:
-                write_report(findings, request.out)
+                write_report(findings, Store(spark), str(request.out))
                 has_report = True
             spark.catalog.clearCache()
         say(f"next look in {show_duration(every_s)}")

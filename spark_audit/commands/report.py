@@ -18,6 +18,7 @@ from spark_audit.console import (
     EXIT_NOT_READY,
     EXIT_NOTHING,
     EXIT_USAGE,
+    add_spark_arguments,
     amount_argument,
     describe_missing,
     fail,
@@ -30,9 +31,10 @@ from spark_audit.units import show_bytes, show_ratio
 if TYPE_CHECKING:
     from spark_audit.job import Findings, Request
     from spark_audit.reconcile import ScrapedCounters
+    from spark_audit.storage import Store
 
-NEEDED_MODULES = ("pyspark",)
-OTHERS = ("diff",)
+NEEDED_MODULES = ("pyspark", "pyarrow", "pandas", "numpy")
+OTHERS = ("diff", "ingest")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -44,13 +46,12 @@ def main(argv: Sequence[str]) -> int:
     from spark_audit.reading import find_inputs
 
     inputs = find_inputs(arguments.logs)
-    if not inputs.files and not inputs.urls:
+    if inputs.is_absent:
         return fail(EXIT_NOTHING, f"no .jsonl or .jsonl.gz file in {' '.join(arguments.logs)}")
     if arguments.follow and inputs.urls:
         return fail(EXIT_USAGE, f"--follow reads files of this machine, not {inputs.urls[0]}")
     try:
         counters = tuple(_read_counters(path) for path in arguments.metrics)
-        arguments.out.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
         return fail(EXIT_USAGE, str(error))
     from spark_audit.diagnosis import Prices
@@ -63,32 +64,43 @@ def main(argv: Sequence[str]) -> int:
         from spark_audit.commands.follow import follow
 
         return follow(request, arguments.logs, arguments.master, arguments.every)
-    return _audit(request, arguments.master)
+    return _audit(request, arguments.master, dict(arguments.conf))
 
 
-def _audit(request: "Request", master: str | None) -> int:
+def _audit(request: "Request", master: str | None, settings: dict[str, str]) -> int:
+    from spark_audit.ingest import WorkersUnready
     from spark_audit.job import NothingToRead, run
+    from spark_audit.line_table import TableError
     from spark_audit.session import NotReady, open_session
+    from spark_audit.storage import Store, StoreError
 
-    say(f"starting Spark for {show_bytes(request.inputs.size_bytes)} of logs")
+    size_bytes = request.inputs.size_bytes
+    say(f"starting Spark for {show_bytes(size_bytes)} of logs on this machine")
     try:
-        spark = open_session(master, request.inputs.size_bytes)
+        spark = open_session(master, size_bytes, settings)
     except NotReady as error:
         return fail(EXIT_NOT_READY, str(error))
     try:
         findings = run(spark, request, say)
+        write_report(findings, Store(spark), str(request.out))
     except NothingToRead as error:
         return fail(EXIT_NOTHING, str(error))
+    except WorkersUnready as error:
+        return fail(EXIT_NOT_READY, str(error))
+    except (TableError, StoreError) as error:
+        return fail(EXIT_USAGE, str(error))
     finally:
         spark.stop()
-    write_report(findings, request.out)
-    sys.stdout.write(f"{request.out / 'index.html'}\n{request.out / 'summary.json'}\n")
+    out = str(request.out).rstrip("/")
+    sys.stdout.write(f"{out}/index.html\n{out}/summary.json\n")
     return EXIT_DONE
 
 
-def write_report(findings: "Findings", out: Path) -> None:
+def write_report(findings: "Findings", store: "Store", out: str) -> None:
     """Write index.html and the JSON files, each replaced at once: a reader never sees half of one."""
+    from spark_audit.ledger import describe_ledger
     from spark_audit.page.report import build_page
+    from spark_audit.storage import to_uri
     from spark_audit.summary import build_summary
 
     say("drawing the page")
@@ -98,10 +110,10 @@ def write_report(findings: "Findings", out: Path) -> None:
         "summary.json": json.dumps(build_summary(findings), indent=2) + "\n",
         "index.html": build_page(findings),
     }
+    if findings.ledger is not None:
+        texts["completeness.json"] = json.dumps(describe_ledger(findings.ledger), indent=2) + "\n"
     for name, text in texts.items():
-        beside = out / f".{name}.new"
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(out / name)
+        store.write_text(to_uri(f"{out.rstrip('/')}/{name}"), text)
     say(_describe(findings))
 
 
@@ -115,18 +127,15 @@ def _build_parser() -> argparse.ArgumentParser:
         "logs",
         nargs="+",
         metavar="LOGS",
-        help="directory, file, glob pattern or URL of .jsonl[.gz]",
+        help="directory, file or pattern of .jsonl[.gz], or a table of `forebay audit ingest`; paths or URIs",
     )
     parser.add_argument(
         "--out",
         required=True,
-        type=Path,
         metavar="DIR",
-        help="where tables and the page are written",
+        help="where tables and the page are written; a path, or a URI such as s3a://bucket/report",
     )
-    parser.add_argument(
-        "--master", metavar="URL", help="Spark master (default: this machine's cores)"
-    )
+    add_spark_arguments(parser)
     parser.add_argument(
         "--metrics",
         type=Path,

@@ -17,7 +17,7 @@ from tests.spark_audit.traffic import Traffic, write_log
 
 CACHE_SIZE_BYTES = 200_000
 EMPTY = (
-    '{"v":2,"type":"empty","boot":"b","ts":4000,"firstMs":1,"listener":"main","connection":1,"clientId":null,"topic":"t"'
+    '{"v":2,"type":"empty","boot":"b","ts":1763700004000,"firstMs":1763700000001,"listener":"main","connection":1,"clientId":null,"topic":"t"'
     ',"topicId":null,"result":"%s","reason":"","responses":2,"partitions":%d,"admittedBytes":0,"counts":[%s]}'
 )
 """A line with a result, a number of partitions, and counts."""

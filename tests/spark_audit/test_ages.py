@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from spark_audit.ages import (
     DATED,
@@ -47,8 +46,10 @@ def true_ages(steps: list[Step]) -> list[int]:
 
 def judge(spark: SparkSession, directory: Path, salts: int = 1) -> list[dict[str, Any]]:
     """The fetches of a log, in its order, with `kind`, `least` and `most`."""
-    lines = read_lines(spark, find_inputs([str(directory)])).persist()
-    starts = find_log_starts(lines.where(F.col("problem").isNull()))
+    lines = read_lines(
+        spark, find_inputs([str(directory)]), directory.with_name(f"{directory.name}-table")
+    ).lines.persist()
+    starts = find_log_starts(lines)
     fetches, blocks = good_lines(lines, "fetch"), good_lines(lines, "block")
     ages = build_ages(fetches, build_segments(blocks), starts, salts)
     kept = ("v", "ts", "partition", "offset", "result", "kind", "least", "most", "admittedBytes")

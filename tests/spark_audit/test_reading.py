@@ -8,7 +8,8 @@ from pyspark.sql import SparkSession
 
 from metrics.access_log_schema import SCHEMA_VERSION
 from spark_audit.job import NothingToRead, Request, run
-from spark_audit.reading import Inputs, find_inputs
+from spark_audit.reading import find_inputs
+from spark_audit.storage import Store
 from tests.spark_audit.conftest import BAD_LINES, Audited
 
 
@@ -45,12 +46,13 @@ def test_every_good_line_is_read_once(audited: Audited) -> None:
         assert counted[boot]["droppedLines"] == 0
 
 
-def test_of_a_file_and_its_compressed_form_only_the_latter_is_read(tmp_path: Path) -> None:
+def test_of_a_file_and_its_compressed_form_only_the_latter_is_read(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     for name in ("a.jsonl", "a.jsonl.gz", "b.jsonl", "c.jsonl.gz.tmp", "notes.txt"):
         (tmp_path / name).write_bytes(gzip.compress(b""))
-    found = find_inputs([str(tmp_path), str(tmp_path / "b*"), "s3a://bucket/logs"])
-    assert [path.name for path in found.files] == ["a.jsonl.gz", "b.jsonl"]
-    assert found.urls == ("s3a://bucket/logs",)
+    found = Store(spark).list_logs([tmp_path, tmp_path / "b*"])
+    assert [file.uri.rsplit("/")[-1] for file in found.files] == ["a.jsonl.gz", "b.jsonl"]
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"nonsense\n"])
@@ -60,4 +62,4 @@ def test_a_log_without_a_fetch_says_what_it_holds(
     path = tmp_path / "a.jsonl"
     path.write_bytes(content)
     with pytest.raises(NothingToRead, match="1 files with"):
-        run(spark, Request(Inputs((path,), ()), tmp_path / "out"), lambda text: None)
+        run(spark, Request(find_inputs([path]), tmp_path / "out"), lambda text: None)

@@ -90,7 +90,9 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Scrape
 
 
 def audit(spark: SparkSession, directory: Path, *numbers: int) -> BootLog | None:
-    lines = read_lines(spark, find_inputs([str(directory)]))
+    lines = read_lines(
+        spark, find_inputs([str(directory)]), directory.with_name(f"{directory.name}-table")
+    ).lines
     answered = build_answered(good_lines(lines, "fetch"), good_lines(lines, "empty"))
     marks = build_marks(build_sections(answered), good_lines(lines, "counters"))
     return read_boot_logs(marks, [(BOOT, number) for number in numbers]).get(BOOT)

@@ -6,7 +6,6 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
-from pyspark.sql import functions as F
 
 from spark_audit.ages import DATED, NEVER, UNKNOWN, build_ages, build_segments, find_log_starts
 from spark_audit.calibration import LEAST_SIZE_BYTES, Calibration, calibrate
@@ -71,13 +70,15 @@ def audit(
     steps = build_load(shape, seed=1)
     directory: Path = tmp_path_factory.mktemp("load")
     replayed = write_load(steps, size_bytes, directory)
-    lines = read_lines(spark, find_inputs([str(directory)])).persist()
+    lines = read_lines(
+        spark, find_inputs([str(directory)]), directory.with_name(f"{directory.name}-table")
+    ).lines.persist()
     blocks = good_lines(lines, "block")
     load = profile_load(blocks)
     assert load.has_batches and load.held_bytes == pytest.approx(replayed.held_bytes, rel=0.02)
     calibration = calibrate(load.classes, size_bytes, load.held_bytes)
     segments = build_segments(blocks).persist()
-    starts = find_log_starts(lines.where(F.col("problem").isNull()))
+    starts = find_log_starts(lines)
     ages = build_ages(good_lines(lines, "fetch"), segments, starts)
     sizing, _ = build_sizing(ages, calibration, size_bytes)
     lines.unpersist()

@@ -206,7 +206,9 @@ def test_a_log_of_sums_alone_is_audited(spark: SparkSession, tmp_path: Path) -> 
     findings = run(spark, request, lambda _text: None)
     assert (findings.total["partitions"], findings.total["emptyPartitions"]) == (6, 6)
     assert [row["partitions"] for row in findings.partitions] == [3, 3]
-    assert [(boot["firstMs"], boot["lastMs"]) for boot in findings.boots] == [(1, 4000)]
+    assert [(boot["firstMs"], boot["lastMs"]) for boot in findings.boots] == [
+        (1763700000001, 1763700004000)
+    ]
     assert build_page(findings)
 
 

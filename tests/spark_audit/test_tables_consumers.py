@@ -73,7 +73,9 @@ def logged(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Log
             BlockLine(START_MS, "", "orders", None, 0, 0, 9, 700, "watch", 700, 1, 0, 700, (), None)
         )
         assert log.close(timeout_s=30)
-    read = read_lines(spark, find_inputs([str(directory)])).persist()
+    read = read_lines(
+        spark, find_inputs([str(directory)]), directory.with_name(f"{directory.name}-table")
+    ).lines.persist()
     fetches = good_lines(read, "fetch")
     facts = tables.build_facts(tables.build_answered(fetches, good_lines(read, "empty")), 10_000)
     boots = [row.asDict(recursive=True) for row in tables.boots(read).collect()]

@@ -1,0 +1,189 @@
+"""Synthetic access logs of any size, in the writer's own format.
+
+Owns the invented load: brokers, topics, tailing and lagging consumers over a FIFO, in files of one boot each,
+rotated and compressed as the sidecar does it. Must not know the audit. Invariants: the same arguments give the same
+lines; each file begins and ends with its `log` line, whose `writtenLines` count what came before; ages are those of
+a FIFO.
+"""
+
+import gzip
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from metrics.access_log import BlockLine, EmptyLine, FetchLine, FetchResponseLine, format_lines
+from metrics.access_log_schema import SCHEMA_VERSION
+
+START_MS: Final = 1_763_683_200_000
+FILE_LINES: Final = 130_000
+"""About 64 MiB: the sidecar's default `accessLog.rotateSize`."""
+_LOG_LINE: Final = (
+    '{"v":%d,"type":"log","boot":"%s","ts":%d,"event":"%s","sequence":%d,"cacheSizeBytes":%d'
+    ',"writtenLines":%d,"droppedLines":0}\n'
+)
+_CACHE_BYTES: Final = 8 << 30
+_STEP_LINES: Final = 20
+"""Lines of one step of time: blocks, responses to tailing and lagging consumers, sums of empty ones."""
+
+
+class Load(NamedTuple):
+    """One broker's traffic. `step_ms`: time in which _STEP_LINES lines come to pass."""
+
+    broker: int = 0
+    topics: int = 40
+    partitions: int = 12
+    clients: int = 60
+    step_ms: int = 20
+
+    @property
+    def boot(self) -> str:
+        """The boot id of the broker's only start."""
+        return f"{self.broker:016x}"
+
+
+def write_logs(
+    directory: Path, lines: int, *, brokers: int = 4, compressed: bool = True
+) -> list[Path]:
+    """Write about `lines` lines of `brokers` sidecars below `directory`; returns the files in order of name."""
+    directory.mkdir(parents=True, exist_ok=True)
+    share = lines // brokers
+    return [
+        path
+        for broker in range(brokers)
+        for path in write_boot(directory, Load(broker), share, compressed)
+    ]
+
+
+def write_boot(directory: Path, load: Load, lines: int, compressed: bool) -> list[Path]:
+    """The files of one boot."""
+    steps = _steps(load)
+    paths, written = [], 0
+    for sequence in range(1, 1 + max(1, round(lines / FILE_LINES))):
+        name = f"access-20251121T000000Z-{load.boot}-{sequence:06d}.jsonl"
+        path = directory / (name + ".gz" if compressed else name)
+        with gzip.open(path, "wb", 3) if compressed else path.open("wb") as file:
+            target = written + min(FILE_LINES, lines)
+            now_ms, opened = START_MS, False
+            while written < target:
+                now_ms, texts = next(steps)
+                if not opened:
+                    file.write(_log_line(load, now_ms, "open", sequence, written))
+                    opened = True
+                file.write(format_lines(load.boot, texts).encode("ascii"))
+                written += len(texts)
+            file.write(_log_line(load, now_ms, "close", sequence, written))
+        paths.append(path)
+    return paths
+
+
+def _steps(load: Load) -> Iterator[tuple[int, list[FetchLine | BlockLine | EmptyLine]]]:
+    """Each step's time and lines: three blocks, sixteen fetched partitions, one sum of empty answers."""
+    draw = random.Random(load.broker)
+    topics = [
+        (f"topic-{number:03d}", draw.randbytes(16), draw.paretovariate(1.2))
+        for number in range(load.topics)
+    ]
+    weights = [weight for _, _, weight in topics]
+    admitted, step = 0, 0
+    while True:
+        now_ms = START_MS + step * load.step_ms
+        lines: list[FetchLine | BlockLine | EmptyLine] = []
+        drawn = draw.choices(topics, weights, k=_STEP_LINES)
+        for topic, topic_id, _ in drawn[:3]:
+            size = draw.randrange(20_000, 120_000)
+            admitted += size
+            partition, base = draw.randrange(load.partitions), step * 50
+            lines.append(
+                BlockLine(
+                    now_ms,
+                    "main",
+                    topic,
+                    topic_id,
+                    partition,
+                    base,
+                    base + 40,
+                    size,
+                    "produce",
+                    admitted,
+                )
+            )
+        for first in range(3, 19, 4):
+            client = draw.randrange(load.clients)
+            response = FetchResponseLine(
+                now_ms + 1,
+                "main",
+                client + 1,
+                f"group-{client % 17}-consumer-{client}",
+                17,
+                draw.random() * 400,
+                draw.random() * 500,
+                admitted,
+            )
+            lines += [
+                _fetch(draw, response, topic, topic_id, load, step)
+                for topic, topic_id, _ in drawn[first : first + 4]
+            ]
+        topic, topic_id, _ = drawn[19]
+        counts = {0: dict.fromkeys(range(draw.randrange(1, load.partitions)), 9)}
+        lines.append(
+            EmptyLine(
+                now_ms + 2,
+                now_ms - 4000,
+                "main",
+                1 + draw.randrange(load.clients),
+                "poller",
+                topic,
+                topic_id,
+                "hit",
+                "",
+                9,
+                admitted,
+                counts,
+            )
+        )
+        yield now_ms, lines
+        step += 1
+
+
+def _fetch(
+    draw: random.Random,
+    response: FetchResponseLine,
+    topic: str,
+    topic_id: bytes,
+    load: Load,
+    step: int,
+) -> FetchLine:
+    """One partition of a response; one client in twenty lags."""
+    lags = response.connection % 20 == 0
+    age = int(draw.expovariate(1 / (30 << 30 if lags else 50 << 20)))
+    lag = age // 500
+    high_watermark = step * 50 + 40
+    result, reason = ("hit", "") if age < _CACHE_BYTES else ("miss", "evicted")
+    return FetchLine(
+        response=response,
+        topic=topic,
+        topic_id=topic_id,
+        partition=draw.randrange(load.partitions),
+        offset=max(0, high_watermark - lag),
+        isolation=0,
+        result=result,
+        reason=reason,
+        bytes=draw.randrange(2_000, 200_000),
+        high_watermark=high_watermark,
+        age_bytes=age,
+        delay_ms=None if result == "hit" else draw.random() * 200,
+    )
+
+
+def _log_line(load: Load, now_ms: int, event: str, sequence: int, written: int) -> bytes:
+    line = _LOG_LINE % (
+        SCHEMA_VERSION,
+        load.boot,
+        now_ms,
+        event,
+        sequence,
+        _CACHE_BYTES,
+        written,
+    )
+    return line.encode("ascii")
