@@ -1,37 +1,36 @@
 """Lines of a growing log, stored once each by Structured Streaming.
 
-Owns the folder of a followed report: spool, checkpoint and stored lines. Must not know what is computed from the lines.
-Invariants: a stream's batch writes one partition of the stored lines and replaces it if it is repeated, so that each
-line is stored once, whenever the process is killed; chunks are removed only when the stream has committed them; one
-process at a time follows into a folder.
+Owns the folder of a followed report: checkpoints, and the table of what was read. Must not know what is computed from
+the lines. Invariants: a compressed file does not change, so a stream hands it to `ingest` once, by its checkpoint; a
+batch that is repeated after a kill finds its files in the table and adds nothing; files that still grow are read anew
+each time, into a table beside; one process at a time follows into a folder.
 
-    <folder>/spool/         new lines as files that never change (spool.py)
-    <folder>/checkpoint/    Spark's: which chunks belong to which batch, and which batches are done
-    <folder>/lines/         Parquet, parsed, by batch
+    <folder>/checkpoint/    Spark's, by name of the logs: which files belong to which batch, and which batches are done
+    <folder>/finished/      a table of `ingest`: lines of compressed files
+    <folder>/growing/       a table of `ingest`: lines of the others, until the next look
 """
 
 import fcntl
+import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, StructField, StructType
 
 from metrics.access_log_schema import SCHEMA_VERSION
-from spark_audit.spool import Spool, build_key, name_uncompressed
-from spark_audit.storage import escape_glob
-from spark_audit.text_lines import FollowedFiles, locate, parse_lines
+from spark_audit.ingest import ingest
+from spark_audit.ledger import build_ledger
+from spark_audit.line_table import LineTable, empty_table, is_table, open_table
+from spark_audit.storage import Store, escape_glob, to_uri
 
-TAKE_BYTES: Final = 1 << 30
-"""Of the logs at a time: the spool needs so much space, and a chunk."""
-_FORM: Final = {"schemaVersion": SCHEMA_VERSION, "layout": 1}
+_FORM: Final = {"schemaVersion": SCHEMA_VERSION, "layout": 2}
 _FORM_FILE: Final = "form.json"
-_TEXT: Final = StructType([StructField("value", StringType())])
-_PART_BYTES: Final = 128 << 20
+_FILE_COLUMNS: Final = "path string, modificationTime timestamp, length long, content binary"
+"""As Spark's binaryFile has them; the content is not read."""
 
 
 class CannotFollow(Exception):
@@ -57,52 +56,50 @@ def hold(folder: Path) -> Iterator[None]:
         yield
 
 
-def store_new_lines(spark: SparkSession, folder: Path, inputs: FollowedFiles) -> int:
-    """Store all whole lines that the inputs' files have more than before; returns their bytes. A batch that an earlier
-    process left unfinished is finished first.
-    """
-    spool, stored_bytes = Spool(folder / "spool"), 0
-    _run_stream(spark, folder, spool)
-    while taken_bytes := spool.take(inputs.files, TAKE_BYTES):
-        stored_bytes += taken_bytes
-        _run_stream(spark, folder, spool)
-    return stored_bytes
+def read_followed(
+    spark: SparkSession, folder: Path, logs: Sequence[str], say: Callable[[str], None]
+) -> LineTable:
+    """All lines of the logs, as one `ingest` of them would have them, and those of compressed files that are gone."""
+    store = Store(spark)
+    listing = store.list_logs(logs)
+    growing = [file.uri for file in listing.files if not file.uri.endswith(".gz")]
+    finished_table, growing_table = (to_uri(folder / name) for name in ("finished", "growing"))
+    for name in logs:
+        if any(file.uri.endswith(".gz") for file in store.list_logs([name]).files):
+            _ingest_finished(spark, store, folder, to_uri(name), finished_table, say)
+    store.delete(growing_table)
+    if growing:
+        ingest(spark, growing, growing_table, say=say)
+    tables = [uri for uri in (finished_table, growing_table) if is_table(store, uri)]
+    if not tables:
+        return empty_table(spark, build_ledger([], listing.unreadable, listing.skipped))
+    table = open_table(spark, store, tables)
+    not_read = {
+        entry.path: entry.text for entry in table.ledger.entries if entry.kind == "not-read"
+    }
+    ledger = build_ledger(table.reports, not_read | listing.unreadable, listing.skipped)
+    return replace(table, ledger=ledger) if table.reports else empty_table(spark, ledger)
 
 
-def read_stored(spark: SparkSession, folder: Path, inputs: FollowedFiles) -> DataFrame:
-    """The stored lines, as `reading.read_lines` has them: with the name that each file has among the inputs now, and
-    with its name before compression if it is no longer there.
-    """
-    lines = escape_glob(locate(folder / "lines"))
-    stored = spark.read.schema(_stored_struct(spark)).parquet(lines).drop("batch")
-    positions = Spool(folder / "spool").positions()
-    names = {key: position.path for key, position in positions.items()}
-    names |= {build_key(name_uncompressed(path)): str(path) for path in inputs.files}
-    rows = [(key, Path(name).as_uri()) for key, name in names.items()]
-    files = spark.createDataFrame(rows, "key string, file string")
-    return stored.join(F.broadcast(files), "key", "left").drop("key")
+def _ingest_finished(
+    spark: SparkSession,
+    store: Store,
+    folder: Path,
+    logs: str,
+    table: str,
+    say: Callable[[str], None],
+) -> None:
+    """Compressed files below `logs` that no earlier batch had, into the table."""
 
+    def add(batch: DataFrame, number: int) -> None:
+        uris = sorted(row["path"] for row in batch.select("path").collect())
+        if uris:
+            ingest(spark, uris, table, say=say)
 
-def _run_stream(spark: SparkSession, folder: Path, spool: Spool) -> None:
-    """All chunks of the spool into the stored lines, then none is left in the spool."""
-
-    def store(batch: DataFrame, number: int) -> None:
-        parsed = parse_lines(batch)
-        key = F.element_at(F.split("file", "/"), -2)
-        lines = parsed.withColumn("key", key).drop("file")
-        path = locate(folder / "lines" / f"batch={number}")
-        size_bytes = sum(chunk.stat().st_size for chunk in (folder / "spool").glob("*/*.jsonl"))
-        lines.coalesce(1 + size_bytes // _PART_BYTES).write.mode("overwrite").parquet(path)
-
-    chunks = f"{escape_glob(locate(folder / 'spool'))}/*/*.jsonl"
-    reader = spark.readStream.schema(_TEXT).option("lineSep", "\n").option("latestFirst", "false")
-    writer = reader.text(chunks).writeStream.foreachBatch(store).trigger(availableNow=True)
-    query = writer.option("checkpointLocation", locate(folder / "checkpoint")).start()
+    reader = spark.readStream.format("binaryFile").schema(_FILE_COLUMNS)
+    reader = reader.option("pathGlobFilter", "*.jsonl.gz").option("recursiveFileLookup", "true")
+    files = reader.load(escape_glob(logs) if store.exists(logs) else logs)
+    key = hashlib.sha256(logs.encode()).hexdigest()[:16]
+    writer = files.writeStream.foreachBatch(add).trigger(availableNow=True)
+    query = writer.option("checkpointLocation", to_uri(folder / "checkpoint" / key)).start()
     query.awaitTermination()
-    spool.clear()
-
-
-def _stored_struct(spark: SparkSession) -> StructType:
-    """The columns of the stored lines: those of parsed ones, with a key instead of a file."""
-    parsed = parse_lines(spark.createDataFrame([], _TEXT)).drop("file").schema
-    return StructType([*parsed.fields, StructField("key", StringType())])

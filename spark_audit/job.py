@@ -28,6 +28,7 @@ from spark_audit.diagnosis import (
     plan_topic_needs,
 )
 from spark_audit.ledger import Ledger
+from spark_audit.line_table import LineTable
 from spark_audit.profile import build_load
 from spark_audit.reading import (
     FileCount,
@@ -50,12 +51,6 @@ from spark_audit.reconcile import (
 from spark_audit.sections import build_marks, build_sections, read_boot_logs
 from spark_audit.sizing import Sizing, build_sizing
 from spark_audit.storage import Store, escape_glob, to_uri
-from spark_audit.text_lines import (
-    count_stored_files,
-    count_stored_problems,
-    find_followed,
-    keep_good,
-)
 
 TOP: Final = 15
 _SCRATCH: Final = "lines-in-progress"
@@ -95,12 +90,12 @@ class TopicPeriods(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Good lines, and what is known of the files that they are from. `ledger`: None for a follow's."""
+    """Good lines, and what is known of the files that they are from."""
 
     lines: DataFrame
     files: list[FileCount]
     problems: dict[str, int]
-    ledger: Ledger | None
+    ledger: Ledger
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,23 +138,23 @@ def run(
     spark: SparkSession,
     request: Request,
     say: Callable[[str], None],
-    stored: DataFrame | None = None,
+    table: LineTable | None = None,
 ) -> Findings:
-    """Read, compute, write the tables. `stored`: the lines of the inputs, if a follow has parsed them before.
-    NothingToRead: no fetch line could be read.
+    """Read, compute, write the tables. `table`: the lines, if they were read before. NothingToRead: no fetch line could
+    be read.
     """
-    if stored is not None:
-        parsed = stored.persist()
-        files = count_stored_files(parsed, find_followed(request.inputs.names))
-        source = Source(keep_good(parsed), files, count_stored_problems(parsed), None)
-        return _compute(spark, request, source, say)
+    if table is not None:
+        return _compute(spark, request, _source_of(table), say)
     scratch = f"{to_uri(request.out)}/{_SCRATCH}"
     try:
         table = read_lines(spark, request.inputs, scratch, say)
-        source = Source(table.lines, count_files(table), count_problems(table), table.ledger)
-        return _compute(spark, request, source, say)
+        return _compute(spark, request, _source_of(table), say)
     finally:
         Store(spark).delete(scratch)
+
+
+def _source_of(table: LineTable) -> Source:
+    return Source(table.lines, count_files(table), count_problems(table), table.ledger)
 
 
 def _compute(
@@ -171,7 +166,7 @@ def _compute(
         raise NothingToRead(_describe_nothing(files, problems, source.ledger))
     say(
         f"{sum(file.lines for file in files):,} lines, {sum(problems.values()):,} of them unreadable"
-        + (f"; {show_ledger(source.ledger)}" if source.ledger else "")
+        f"; {show_ledger(source.ledger)}"
     )
     fetches, blocks = good_lines(lines, "fetch"), good_lines(lines, "block")
     answered = tables.build_answered(fetches, good_lines(lines, "empty"))

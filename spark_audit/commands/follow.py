@@ -8,18 +8,17 @@ nothing; the report equals, byte for byte, the one that a single run over the sa
 import signal
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_audit.commands.report import write_report
 from spark_audit.console import EXIT_DONE, EXIT_NOT_READY, EXIT_USAGE, fail, say
-from spark_audit.follow import CannotFollow, hold, read_stored, store_new_lines
+from spark_audit.follow import CannotFollow, hold, read_followed
+from spark_audit.ingest import WorkersUnready
 from spark_audit.job import NothingToRead, Request, run
-from spark_audit.reading import find_inputs
+from spark_audit.line_table import TableError
 from spark_audit.session import NotReady, open_session
-from spark_audit.storage import Store
-from spark_audit.text_lines import find_followed
+from spark_audit.storage import Listing, Store, StoreError
 from spark_audit.units import show_bytes, show_duration
 
 if TYPE_CHECKING:
@@ -28,7 +27,13 @@ if TYPE_CHECKING:
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-def follow(request: Request, logs: Sequence[str], master: str | None, every_s: float) -> int:
+def follow(
+    request: Request,
+    logs: Sequence[str],
+    master: str | None,
+    settings: dict[str, str],
+    every_s: float,
+) -> int:
     """Report until a signal asks for the end; returns the exit code. `logs` are looked through at each step."""
     ended = threading.Event()
     before = {number: signal.signal(number, lambda *_: ended.set()) for number in _SIGNALS}
@@ -36,14 +41,14 @@ def follow(request: Request, logs: Sequence[str], master: str | None, every_s: f
     try:
         with hold(folder):
             say(f"starting Spark for {show_bytes(request.inputs.size_bytes)} of logs")
-            spark = open_session(master, request.inputs.size_bytes)
+            spark = open_session(master, request.inputs.size_bytes, settings)
             try:
                 _loop(spark, request, logs, every_s, ended)
             finally:
                 spark.stop()
-    except NotReady as error:
+    except (NotReady, WorkersUnready) as error:
         return fail(EXIT_NOT_READY, str(error))
-    except (CannotFollow, OSError) as error:
+    except (CannotFollow, TableError, StoreError, OSError) as error:
         return fail(EXIT_USAGE, str(error))
     finally:
         for number, handler in before.items():
@@ -59,21 +64,17 @@ def _loop(
     every_s: float,
     ended: threading.Event,
 ) -> None:
-    folder, has_report = Path(request.out) / "follow", False
+    store, folder = Store(spark), Path(request.out) / "follow"
+    seen: Listing | None = None
     while not ended.is_set():
-        request = replace(request, inputs=find_inputs(logs))
-        files = find_followed(logs)
-        stored_bytes = store_new_lines(spark, folder, files)
-        if stored_bytes or not has_report:
-            say(f"stored {show_bytes(stored_bytes)} of new lines")
+        listing = store.list_logs(logs)
+        if listing != seen:
             try:
-                stored = read_stored(spark, folder, files)
-                findings = run(spark, request, say, stored)
+                table = read_followed(spark, folder, logs, say)
+                write_report(run(spark, request, say, table), store, str(request.out))
             except NothingToRead as error:
                 say(f"{error}; waiting")
-            else:
-                write_report(findings, Store(spark), str(request.out))
-                has_report = True
+            seen = listing
             spark.catalog.clearCache()
         say(f"next look in {show_duration(every_s)}")
         ended.wait(every_s)

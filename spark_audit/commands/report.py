@@ -63,7 +63,8 @@ def main(argv: Sequence[str]) -> int:
     if arguments.follow:
         from spark_audit.commands.follow import follow
 
-        return follow(request, arguments.logs, arguments.master, arguments.every)
+        settings = dict(arguments.conf)
+        return follow(request, arguments.logs, arguments.master, settings, arguments.every)
     return _audit(request, arguments.master, dict(arguments.conf))
 
 

@@ -11,6 +11,7 @@ from typing import Final
 from metrics.access_log_schema import REASON_MEANING
 from spark_audit.diagnosis import LEAST_SHARE
 from spark_audit.job import Findings, TableRow
+from spark_audit.ledger import KINDS
 from spark_audit.page.charts import Line, Mark, Run, WindowBytes, draw_curves, draw_over_time
 from spark_audit.page.document import build_document
 from spark_audit.page.html import (
@@ -34,6 +35,7 @@ from spark_audit.page.html import (
     draw_table,
     draw_text,
 )
+from spark_audit.page.ledger import build_card, draw_ledger
 from spark_audit.schema import PROBLEMS
 from spark_audit.summary import Outlook, build_outlook, build_spared
 from spark_audit.tables import NO_GROUP
@@ -60,6 +62,7 @@ def build_page(findings: Findings) -> str:
     )
     sections = [
         _diagnoses(findings),
+        _ledger(findings),
         _over_time(findings),
         _sizing(findings, outlook),
         _topics(findings),
@@ -83,8 +86,6 @@ def build_page(findings: Findings) -> str:
 def _cards(findings: Findings, outlook: Outlook) -> str:
     total, sizing = findings.total, findings.sizing
     enough = sizing.needed_bytes.get(0.99)
-    unreadable = sum(findings.problems.values())
-    dropped = sum(boot["droppedLines"] or 0 for boot in findings.boots)
     handed_out = f"of {show_bytes(total['bytes'])} handed to clients came from memory"
     cards = [Card(show_ratio(total["hitRatioBytes"]), handed_out)]
     if total["observedBytes"]:
@@ -101,10 +102,17 @@ def _cards(findings: Findings, outlook: Outlook) -> str:
         )
     if enough is not None:
         cards.append(Card(show_bytes(enough), "would hit 99 % of what any size can hit"))
-    if unreadable or dropped:
-        text = f"lines missing: {show_count(unreadable)} unreadable, {show_count(dropped)} dropped when written"
-        cards.append(Card(show_count(unreadable + dropped), text, "warn"))
+    if findings.ledger is not None:
+        cards.append(build_card(findings.ledger.ratio, findings.ledger.expected_lines))
     return draw_cards(cards)
+
+
+def _ledger(findings: Findings) -> str:
+    ledger = findings.ledger
+    if ledger is None:
+        return ""
+    numbers = ledger.ratio, ledger.expected_lines, ledger.readable_lines
+    return draw_ledger(*numbers, ledger.boots, ledger.entries, KINDS)
 
 
 def _diagnoses(findings: Findings) -> str:

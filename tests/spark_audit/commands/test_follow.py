@@ -58,20 +58,22 @@ def feed(source: Path, target: Path, part: slice) -> None:
 def test_a_killed_follower_goes_on_and_equals_a_single_run(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written, logs, out = tmp_path / "written", tmp_path / "logs", tmp_path / "out"
-    write_log(written, "b1", rounds=1500)
-    write_log(written, "b22", rounds=300)
-    feed(written, logs, slice(0, 2))
+    before, after = tmp_path / "before", tmp_path / "after"
+    logs, out = tmp_path / "logs", tmp_path / "out"
+    write_log(before, "b1", rounds=1500)
+    write_log(after, "b22", rounds=300)
+    feed(before, logs, slice(0, 2))
     first = start(logs, out)
     wait_for((out / "index.html").exists, first)
     early = (out / "summary.json").read_bytes()
-    feed(written, logs, slice(2, 3))
-    wait_for(lambda: len(list((out / "follow" / "lines").glob("batch=*"))) > 1, first)
+    feed(before, logs, slice(2, 4))
+    finished = out / "follow" / "finished"
+    wait_for(lambda: any(finished.rglob("ingest=*")), first)
     os.kill(
         first.pid, signal.SIGKILL
-    )  # the second batch is being stored, or stored and not committed
+    )  # compressed files are being stored, or stored and not committed
     first.wait()
-    feed(written, logs, slice(3, 4))
+    feed(after, logs, slice(0, 4))
     second = start(logs, out)
     assert second.stderr is not None
     for line in second.stderr:

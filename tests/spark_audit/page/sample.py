@@ -12,6 +12,7 @@ from typing import Any
 from spark_audit.calibration import calibrate
 from spark_audit.diagnosis import Diagnosis, TopicNeed
 from spark_audit.job import Findings, TopicPeriods
+from spark_audit.ledger import BootCount, Ledger, LedgerEntry
 from spark_audit.reading import FileCount
 from spark_audit.reconcile import Comparison, IntervalDifference, Reconciliation, ScrapedCounters
 from spark_audit.sizing import Ages, Bucket, CurvePoint, NeededSize, Sizing
@@ -239,6 +240,23 @@ def build_findings() -> Findings:
             for number, topic in enumerate(TOPICS[:4])
         ],
         diagnoses=_build_diagnoses(),
+        ledger=_build_ledger(),
+    )
+
+
+def _build_ledger() -> Ledger:
+    log = "/var/log/forebay/access-1.jsonl.gz"
+    return Ledger(
+        (
+            BootCount("5d0c91ab", "3", 9, 817_000, 816_988, 0, 0, 12, 0, True),
+            BootCount("e11f27c0", "3", 5, 500_041, 500_000, 0, 41, 0, 0, False),
+        ),
+        (
+            LedgerEntry(
+                "dropped", "e11f27c0", log, None, 41, "dropped by the sidecar, not written"
+            ),
+            LedgerEntry("unreadable", "5d0c91ab", log, 812, 12, "corrupt: {<b>"),
+        ),
     )
 
 
