@@ -69,7 +69,9 @@ def logged(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Log
         for line in build_lines(boot, 120):
             log.put(line)
             lines.append((boot, line))
-        log.put(BlockLine(START_MS, "", "orders", None, 0, 0, 9, 700, "watch", 700))
+        log.put(
+            BlockLine(START_MS, "", "orders", None, 0, 0, 9, 700, "watch", 700, 1, 0, 700, (), None)
+        )
         assert log.close(timeout_s=30)
     read = read_lines(spark, find_inputs([str(directory)])).persist()
     fetches = good_lines(read, "fetch")

@@ -13,7 +13,7 @@ from spark_audit.calibration import calibrate
 from spark_audit.diagnosis import Diagnosis, TopicNeed
 from spark_audit.job import Findings
 from spark_audit.reading import FileCount
-from spark_audit.reconcile import Comparison, Difference, Reconciliation, ScrapedCounters
+from spark_audit.reconcile import Comparison, IntervalDifference, Reconciliation, ScrapedCounters
 from spark_audit.sizing import Ages, Bucket, CurvePoint, NeededSize, Sizing
 
 START_MS = 1_763_700_000_000
@@ -267,7 +267,7 @@ def _build_diagnoses() -> list[Diagnosis]:
 
 def _build_reconciliations() -> list[Reconciliation]:
     row = Comparison("miss", "evicted", 700, 741, 41 * MIB, 42 * MIB)
-    differing = Difference("e11f27c0", START_MS, START_MS + MINUTE_MS, row, 41)
+    differing = IntervalDifference("e11f27c0", START_MS, START_MS + MINUTE_MS, row, 41)
     span = START_MS, START_MS + 60 * MINUTE_MS
     return [
         Reconciliation(
