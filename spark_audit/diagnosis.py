@@ -123,9 +123,8 @@ def plan_topic_needs(topics: Mapping[str, Sizing], cache_size_bytes: int | None)
 
 
 def hit_bytes_at(sizing: Sizing, size_bytes: int) -> int:
-    """Bytes that a cache of this size is known to hit."""
-    within = [point.hit_bytes for point in sizing.points if point.size_bytes <= size_bytes]
-    return max([sizing.point_at(size_bytes).hit_bytes, *within])
+    """Bytes that a `cache.size` of `size_bytes` hits; 0 without a cache."""
+    return sizing.point_at(size_bytes).hit_bytes if size_bytes else 0
 
 
 def diagnose(evidence: Evidence, prices: Prices = NO_PRICES) -> list[Diagnosis]:

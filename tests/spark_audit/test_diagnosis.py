@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spark_audit.calibration import calibrate
+from spark_audit.calibration import Calibration
 from spark_audit.diagnosis import (
     GIB,
     LEAST_SHARE,
@@ -23,28 +23,31 @@ from spark_audit.diagnosis import (
     round_size,
     write_size,
 )
-from spark_audit.sizing import Ages, CurvePoint, NeededSize, Sizing
+from spark_audit.sizing import Ages, Bucket, NeededSize, Sizing
 
 DAY_S = 86_400
-CURVE = Sizing(
-    points=tuple(
-        CurvePoint(size_bytes, hit_bytes, 0, size_bytes, hit_bytes)
-        for size_bytes, hit_bytes in ((GIB, 40 * GIB), (2 * GIB, 60 * GIB), (4 * GIB, 99 * GIB))
-    ),
-    needed=(
-        NeededSize(0.9, 3 * GIB, 3 * GIB, 0.9, 0.9),
-        NeededSize(0.99, 4 * GIB - 1, 4 * GIB - 1, 0.99, 0.99),
-    ),
-    known_bytes=100 * GIB,
-    never_bytes=0,
-    unknown_bytes=0,
-    known_partitions=1,
-    never_partitions=0,
-    unknown_partitions=0,
-    calibration=calibrate([], None, None),
-    ages=Ages([]),
-    possible=Ages([]),
-)
+
+
+def build_curve(*ages: tuple[float, int]) -> Sizing:
+    """A curve of fetches of these ages and sizes in GiB, of which 99 % need 4 GiB."""
+    buckets = [Bucket(round(age * GIB), round(age * GIB), size * GIB, 1) for age, size in ages]
+    return Sizing(
+        points=(),
+        needed=(NeededSize(0.99, 4 * GIB - 1, 3 * GIB, 0.99, 0.99),),
+        known_bytes=100 * GIB,
+        never_bytes=0,
+        unknown_bytes=0,
+        known_partitions=len(ages),
+        never_partitions=0,
+        unknown_partitions=0,
+        calibration=Calibration(()),
+        ages=Ages(buckets),
+        possible=Ages([]),
+    )
+
+
+CURVE = build_curve((0.5, 40), (1.2, 20), (3.0, 39), (200.0, 1))
+"""A cache of 1, 2 and 4 GiB, of which each holds more than eight tenths, hits 40, 60 and 99 of 100 GiB."""
 
 
 def build_evidence(**changes: Any) -> Evidence:
@@ -163,7 +166,7 @@ def test_sizes_are_such_as_one_writes(size_bytes: int, written: str) -> None:
 
 
 def test_a_topic_s_need_and_what_a_gib_is_worth_to_it() -> None:
-    flat = replace_points(CURVE, [(GIB, 5 * GIB), (2 * GIB, 5 * GIB)])
+    flat = build_curve((0.5, 5), (200.0, 95))
     first, second = plan_topic_needs({"flat": flat, "steep": CURVE}, GIB)
     assert (first.topic, first.needed_bytes, first.next_gib_bytes) == (
         "steep",
@@ -171,9 +174,3 @@ def test_a_topic_s_need_and_what_a_gib_is_worth_to_it() -> None:
         20 * GIB,
     )
     assert (second.topic, second.hit_bytes, second.next_gib_bytes) == ("flat", 5 * GIB, 0)
-
-
-def replace_points(sizing: Sizing, points: list[tuple[int, int]]) -> Sizing:
-    return sizing._replace(
-        points=tuple(CurvePoint(size, hit, 0, size, hit) for size, hit in points)
-    )

@@ -87,7 +87,7 @@ class _Sidecar:
                 listener="main",
                 connection=CLIENTS.index(client),
                 client_id=client,
-                group=None,
+                group="invoices" if client == "billing" else None,
                 api_version=self.random.choice((11, 13, 17)),
                 wait_ms=self.random.random() * 500,
                 total_ms=self.random.random() * 600,

@@ -78,7 +78,6 @@ def test_a_real_audit_has_every_section(audited: Audited) -> None:
         *(
             "misses-and-passes",
             "by-client-id",
-            "by-consumer-group",
             "delays",
             "log-against-counters",
         ),
