@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from metrics.access_log_schema import SCHEMA_VERSION
 from spark_audit.job import Findings
-from spark_audit.ledger import describe_ledger
 from spark_audit.reconcile import Comparison
 
 
@@ -87,7 +86,6 @@ def build_summary(findings: Findings) -> dict[str, Any]:
     return {
         "schemaVersion": SCHEMA_VERSION,
         "log": _log(findings),
-        "completeness": describe_ledger(findings.ledger) if findings.ledger else None,
         "fetches": findings.total,
         "results": findings.totals,
         "topics": findings.topics,

@@ -78,7 +78,7 @@ def build_page(findings: Findings) -> str:
         _reconciliation(findings),
         _log(findings),
         "<footer>Sizes in binary units, times in UTC. Tables are in <code>tables/</code> (Parquet), the same"
-        " numbers in <code>summary.json</code>.</footer>",
+        " numbers in <code>summary.json</code> and <code>completeness.json</code>.</footer>",
     ]
     return build_document("Forebay audit", subtitle, _cards(findings, outlook), sections)
 

@@ -2,7 +2,6 @@
 
 import gzip
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -41,16 +40,19 @@ def wait_for(happened: Callable[[], bool], process: subprocess.Popen[str]) -> No
 
 
 def feed(source: Path, target: Path, part: slice) -> None:
-    """Append a part of each log file's lines, as a writer does; finished files are compressed at the last part."""
+    """Append a part of each log file's lines, as a writer does; with the last part all but the last are compressed."""
     target.mkdir(exist_ok=True)
-    for path in sorted(source.glob("*.jsonl*")):
+    paths = sorted(source.glob("*.jsonl*"))
+    for path in paths:
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         lines = data.splitlines(keepends=True)
         plain = target / path.name.removesuffix(".gz")
         with plain.open("ab") as file:
             file.writelines(lines[len(lines) * part.start // 4 : len(lines) * part.stop // 4])
-        if part.stop == 4 and path.suffix == ".gz":
-            shutil.copy(path, target / path.name)
+        if part.stop == 4 and path != paths[-1]:
+            packed = target / f"{plain.name}.gz.tmp"
+            packed.write_bytes(gzip.compress(data))
+            packed.rename(target / f"{plain.name}.gz")
             plain.unlink()
 
 
