@@ -88,7 +88,7 @@ async def test_full_disk_of_the_access_log_is_logged(monkeypatch, caplog, tmp_pa
 
     monkeypatch.setattr(LogFiles, "write", fail)
     log = known(app.open_access_log(build_config(log=str(tmp_path)), "b1"))
-    log.put((1, "", "t", None, 0, 0, 1, 1, "produce", 1))
+    log.put((1, "", "t", None, 0, 0, 1, 1, "produce", 1, 1, 0, 1, (), None))
     assert await asyncio.to_thread(log.close)
     (record,) = caplog.records
     assert (record.levelname, record.doing, record.directory) == ("ERROR", "writing", str(tmp_path))
