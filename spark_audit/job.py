@@ -17,7 +17,7 @@ from metrics.access_log_schema import EMPTY_INTERVAL_MS
 from spark_audit import tables
 from spark_audit.ages import build_ages, build_segments, find_log_starts, plan_salts
 from spark_audit.brokers import join_brokers
-from spark_audit.calibration import calibrate
+from spark_audit.calibration import Calibration, calibrate
 from spark_audit.diagnosis import (
     NO_PRICES,
     Diagnosis,
@@ -51,6 +51,8 @@ from spark_audit.reconcile import (
 from spark_audit.sections import build_marks, build_sections, read_boot_logs
 from spark_audit.sizing import Sizing, build_sizing
 from spark_audit.storage import Store, escape_glob, to_uri
+from spark_audit.what_if.replay import SIZE_STEPS, WhatIf, replay_all
+from spark_audit.what_if.trace import build_trace
 
 TOP: Final = 15
 _SCRATCH: Final = "lines-in-progress"
@@ -60,6 +62,8 @@ TOPIC_ROWS: Final = 20_000
 PERIOD_TOPICS: Final = 200
 OTHER_TOPICS: Final = "(other topics)"
 """Stands for the topics beyond TOPIC_ROWS or PERIOD_TOPICS; no topic of Kafka can have this name."""
+WHAT_IF_TARGET: Final = 0.95
+"""Other policies are replayed at the size for it where the cache's own is not known."""
 _WINDOW_SECONDS: Final = (1, 2, 5, 10, 30, 60, 120, 300, 900, 3600, 6 * 3600, 24 * 3600)
 
 TableRow = dict[str, Any]
@@ -100,7 +104,13 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What the audit found: rows of the tables as plain dictionaries, in the order they are shown."""
+    """What the audit found: rows of the tables as plain dictionaries, in the order they are shown.
+
+    `sizing`: `points` (by `cache.size`: `size_bytes`, `hit_bytes` known to hit, `possible_bytes` above it where ages are
+    unknown: draw the band between), `needed` (targets with the ratio they promise), and `known_bytes`, `never_bytes`,
+    `unknown_bytes`, whose sum is the denominator. `topic_sizing`: the same for each of `topics`, by name. `what_if`:
+    other policies at half, once and twice the size; `worth` is the gain over today's. None: nothing stored or read.
+    """
 
     files: list[FileCount]
     problems: dict[str, int]
@@ -121,6 +131,7 @@ class Findings:
     admissions: list[TableRow]
     sizing: Sizing
     topic_sizing: dict[str, Sizing]
+    what_if: WhatIf | None
     cache_size_bytes: int | None
     compared_boot: str | None
     comparison: list[Comparison]
@@ -182,7 +193,7 @@ def _compute(
     written = _write_tables(spark, planned, f"{to_uri(request.out)}/tables", say)
     say("computing the sizing curve")
     topics = _top(written["by_topic"], "topic")
-    sizing, topic_sizing = _build_curves(
+    sizing, topic_sizing, what_if = _build_curves(
         lines, boots, cache_size_bytes, [row["topic"] for row in topics]
     )
     _write_curve(spark, sizing, f"{to_uri(request.out)}/tables")
@@ -229,6 +240,7 @@ def _compute(
         ),
         sizing=sizing,
         topic_sizing=topic_sizing,
+        what_if=what_if,
         cache_size_bytes=cache_size_bytes,
         compared_boot=scraped.boot if scraped else None,
         comparison=list(scraped.rows) if scraped else [],
@@ -298,8 +310,10 @@ def _write_tables(
 
 def _build_curves(
     lines: DataFrame, boots: list[TableRow], cache_size_bytes: int | None, topics: list[str]
-) -> tuple[Sizing, dict[str, Sizing]]:
-    """The sizing curve, and that of each of `topics`."""
+) -> tuple[Sizing, dict[str, Sizing], WhatIf | None]:
+    """The sizing curve, that of each of `topics`, and other policies on the same log (None: nothing
+    was stored or read).
+    """
     fetches, blocks = good_lines(lines, "fetch"), good_lines(lines, "block")
     load = build_load(blocks)
     sizes = {boot["boot"]: boot["cacheSizeBytes"] for boot in boots}
@@ -308,9 +322,39 @@ def _build_curves(
     salts = plan_salts(sum(boot["fetchLines"] for boot in boots))
     segments = build_segments(blocks).persist()
     ages = build_ages(tables.name_topics(fetches), segments, starts, salts)
-    curves = build_sizing(ages, calibration, cache_size_bytes, topics)
+    sizing, topic_sizing = build_sizing(ages, calibration, cache_size_bytes, topics)
+    what_if = None
+    size_bytes = cache_size_bytes or sizing.needed_bytes.get(WHAT_IF_TARGET)
+    if load.boot is not None and size_bytes:
+        what_if = _replay(fetches, blocks, segments, ages, calibration, load.boot, size_bytes)
     segments.unpersist()
-    return curves
+    return sizing, topic_sizing, what_if
+
+
+def _replay(
+    fetches: DataFrame,
+    blocks: DataFrame,
+    segments: DataFrame,
+    ages: DataFrame,
+    calibration: Calibration,
+    boot: str,
+    size_bytes: int,
+) -> WhatIf | None:
+    """Other policies on one boot's log, at `size_bytes` and around it. Where the trace is a sample, the exact FIFO of
+    this boot corrects it.
+    """
+    trace = build_trace(fetches, blocks, segments, boot)
+    sizes = [round(step * size_bytes) for step in SIZE_STEPS]
+    held = [(size, calibration.held_bytes(size)) for size in sizes]
+    exact: Sizing | None = None
+    if trace.rate < 1:
+        exact, _ = build_sizing(ages.where(F.col("boot") == boot), calibration, None)
+
+    def fifo(held_bytes: int) -> float | None:
+        return None if exact is None else exact.hit_ratio(exact.ages.within(held_bytes)[0])
+
+    results = replay_all(trace, held, fifo)
+    return WhatIf(boot, len(trace.events), trace.rate, results) if results else None
 
 
 def _write_curve(spark: SparkSession, sizing: Sizing, directory: str) -> None:

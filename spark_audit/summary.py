@@ -103,6 +103,7 @@ def build_summary(findings: Findings) -> dict[str, Any]:
         "spared": _spared(build_spared(findings)),
         "admissions": findings.admissions,
         "sizing": _sizing(findings, build_outlook(findings)),
+        "whatIf": _what_if(findings),
         "reconciliation": _reconciliation(findings),
     }
 
@@ -172,6 +173,28 @@ def _sizing(findings: Findings, outlook: Outlook) -> dict[str, Any]:
                 "possibleHitRatioBytes": sizing.hit_ratio(point.possible_bytes),
             }
             for point in sizing.points
+        ],
+    }
+
+
+def _what_if(findings: Findings) -> dict[str, Any] | None:
+    what_if = findings.what_if
+    if what_if is None:
+        return None
+    return {
+        "boot": what_if.boot,
+        "events": what_if.events,
+        "sampleRate": what_if.rate,
+        "policies": [
+            {
+                "policy": one.policy,
+                "admitsLaggards": one.admits_laggards,
+                "sizeBytes": one.size_bytes,
+                "heldBytes": one.held_bytes,
+                "hitRatioBytes": one.hit_ratio,
+                "worthRatioBytes": what_if.worth(one),
+            }
+            for one in what_if.results
         ],
     }
 

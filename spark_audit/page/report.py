@@ -26,6 +26,7 @@ from spark_audit.page.html import (
     BarPart,
     Card,
     Column,
+    ColumnKind,
     draw_advice,
     draw_cards,
     draw_folded,
@@ -40,8 +41,10 @@ from spark_audit.schema import PROBLEMS
 from spark_audit.summary import Outlook, build_outlook, build_spared
 from spark_audit.tables import NO_GROUP
 from spark_audit.units import show_bytes, show_count, show_duration, show_ms, show_ratio, show_time
+from spark_audit.what_if.replay import PolicyResult
 
 RESULTS: Final = ("hit", "miss", "pass")
+POINTS: Final = ColumnKind(lambda points: "–" if points is None else f"{points:+.1f}")
 _FIRST_WORDS: Final = frozenset({"the", "leases", "client"})
 _RESULT_TEXT: Final = {
     "hit": "hit: from memory",
@@ -65,6 +68,7 @@ def build_page(findings: Findings) -> str:
         _ledger(findings),
         _over_time(findings),
         _sizing(findings, outlook),
+        _policies(findings),
         _topics(findings),
         _needs(findings),
         _misses(findings),
@@ -295,6 +299,38 @@ def _describe_prediction(findings: Findings, outlook: Outlook) -> str:
         f"At {show_bytes(findings.cache_size_bytes)} the curve says {show_ratio(outlook.predicted_ratio)};"
         f" {show_ratio(outlook.observed_ratio)} were measured."
     )
+
+
+def _policies(findings: Findings) -> str:
+    """What other eviction policies would have hit, beside today's."""
+    what_if = findings.what_if
+    if what_if is None:
+        return ""
+    sizes = sorted({one.size_bytes for one in what_if.results})
+    by_policy: dict[tuple[str, bool], dict[int, PolicyResult]] = {}
+    for one in what_if.results:
+        by_policy.setdefault((one.policy, one.admits_laggards), {})[one.size_bytes] = one
+    rows = [
+        (
+            policy,
+            "yes" if admits_laggards else "no",
+            *(found[size].hit_ratio if size in found else None for size in sizes),
+            *(100 * what_if.worth(found[size]) if size in found else None for size in sizes),
+        )
+        for (policy, admits_laggards), found in by_policy.items()
+    ]
+    columns = (
+        Column("policy"),
+        Column("stores misses", unit="of laggards, too"),
+        *(Column(f"at {show_bytes(size)}", RATIO, "hit ratio, bytes read") for size in sizes),
+        *(Column(f"at {show_bytes(size)}", POINTS, "points beyond today") for size in sizes),
+    )
+    text = (
+        f"Boot {what_if.boot} replayed with other policies, {show_count(what_if.events)} events of"
+        f" {show_ratio(what_if.rate)} of its objects. FIFO that stores no misses is what Forebay does; no other policy can"
+        " be configured yet."
+    )
+    return draw_section("Other policies", text, draw_table(columns, rows))
 
 
 def _needs(findings: Findings) -> str:

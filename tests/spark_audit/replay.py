@@ -40,11 +40,11 @@ class Produce(NamedTuple):
 
 
 class Fetch(NamedTuple):
-    """`count` whole batches of a partition from the batch of this number on."""
+    """So many whole batches of a partition, from the batch of this number on."""
 
     partition: int
     number: int
-    count: int
+    batches: int
 
 
 Step = Produce | Fetch
@@ -103,7 +103,7 @@ def _read(
 
 
 def fifo_ratio(steps: Iterable[Step], size_bytes: int, skip: int = 0) -> float:
-    """The byte hit ratio of a FIFO queue of batches whose lengths add up to at most `size_bytes`, after `skip` steps."""
+    """The byte hit ratio of a FIFO of batches whose lengths add up to at most `size_bytes`, after `skip` steps."""
     queue: deque[tuple[int, int, int]] = deque()
     held: set[tuple[int, int]] = set()
     sizes: dict[int, list[int]] = {}
@@ -120,7 +120,7 @@ def fifo_ratio(steps: Iterable[Step], size_bytes: int, skip: int = 0) -> float:
                 held.discard((partition, number))
                 used -= gone
         elif at >= skip:
-            asked = sum(sizes[step.partition][step.number : step.number + step.count])
+            asked = sum(sizes[step.partition][step.number : step.number + step.batches])
             total += asked
             hits += asked if (step.partition, step.number) in held else 0
     return hits / total
@@ -146,7 +146,8 @@ def replay(
     """Run a load through `BlockCache(size_bytes)`; with a log, write what Forebay writes. `ghosts`: as `max_ghosts`."""
     cache = BlockCache(size_bytes, max_ghosts=ghosts)
     writer = _Writer(cache, log) if log is not None else None
-    buffer, slots = bytearray(LARGEST_BYTES), {}
+    buffer = bytearray(LARGEST_BYTES)
+    slots: dict[int, int] = {}
     sizes: dict[int, list[int]] = {}
     hits = total = 0
     held: list[int] = []
@@ -165,7 +166,7 @@ def replay(
             if writer is not None:
                 writer.stored(partition, base, step.size_bytes)
         else:
-            asked = sum(numbers[step.number : step.number + step.count])
+            asked = sum(numbers[step.number : step.number + step.batches])
             hit = cache.lookup(slot, RECORDS * step.number, FOREVER, asked)
             age = cache.age_bytes(slot, RECORDS * step.number)
             if at >= skip:

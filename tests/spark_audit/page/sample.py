@@ -16,6 +16,7 @@ from spark_audit.ledger import BootCount, Ledger, LedgerEntry
 from spark_audit.reading import FileCount
 from spark_audit.reconcile import Comparison, IntervalDifference, Reconciliation, ScrapedCounters
 from spark_audit.sizing import Ages, Bucket, CurvePoint, NeededSize, Sizing
+from spark_audit.what_if.replay import PolicyResult, WhatIf
 
 START_MS = 1_763_700_000_000
 MINUTE_MS = 60_000
@@ -219,6 +220,7 @@ def build_findings() -> Findings:
         admissions=[{"source": "produce", "bytes": 9000 * MIB}],
         sizing=build_sizing(total["hitBytes"] + missed),
         topic_sizing={},
+        what_if=WhatIf("e11f27c0", 81_000, 0.1, _build_policies()),
         cache_size_bytes=1536 * MIB,
         compared_boot=None,
         comparison=[],
@@ -241,6 +243,16 @@ def build_findings() -> Findings:
         ],
         diagnoses=_build_diagnoses(),
         ledger=_build_ledger(),
+    )
+
+
+def _build_policies() -> tuple[PolicyResult, ...]:
+    return tuple(
+        PolicyResult(policy, admits, size, size, 0.7 + 0.02 * number + size / (16384 * MIB))
+        for number, (policy, admits) in enumerate(
+            (policy, admits) for policy in ("FIFO", "LRU", "S3-FIFO") for admits in (False, True)
+        )
+        for size in (768 * MIB, 1536 * MIB, 3072 * MIB)
     )
 
 

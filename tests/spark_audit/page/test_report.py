@@ -40,7 +40,7 @@ def test_the_page_refers_to_itself_alone() -> None:
     page = build_page(build_findings())
     seen = References(page)
     assert [reference.removeprefix("#") for reference in seen.references] == seen.ids
-    assert len(seen.ids) == 16
+    assert len(seen.ids) == 17
     assert seen.tags.count("script") == 1 and not {"link", "iframe", "img"} & set(seen.tags)
     assert "url(" not in page and "@import" not in page and "http://" not in page
     (policy,) = seen.policies
@@ -120,6 +120,7 @@ def test_of_what_there_is_none_nothing_is_drawn() -> None:
             topic_needs=[],
             diagnoses=[],
             ledger=None,
+            what_if=None,
         )
     )
     assert "<svg" not in page

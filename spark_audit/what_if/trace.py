@@ -1,0 +1,132 @@
+"""A trace of objects from the access log: what was stored when, and what was read when.
+
+Owns the objects: ranges of offsets of a partition with about OBJECT_BYTES each. Must not know policies. Invariants: an
+object is stored once, when the log says that its first batch was; an object of a partition of which nothing was stored
+is as long as its read; at most about `replay.EVENTS_MAX` events come to the driver, of objects chosen by a hash of
+themselves, so that all events of an object are there or none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from spark_audit.tables import is_observed
+from spark_audit.what_if.replay import HASH_RANGE, Event, Trace, plan_rate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+OBJECT_BYTES: Final = 16_384
+_PARTITION: Final = ("of", "partition")
+
+
+def build_trace(fetches: DataFrame, blocks: DataFrame, segments: DataFrame, boot: str) -> Trace:
+    """The trace of one boot, in the order of the clock of stored bytes; what is stored comes before what is read at the
+    same clock. A few jobs.
+    """
+    of = F.coalesce("topicId", "topic").alias("of")
+    stored = blocks.where(F.col("boot") == boot).select(
+        of, "partition", "baseOffset", "nextOffset", "bytes"
+    )
+    read = fetches.where(
+        (F.col("boot") == boot)
+        & (F.col("result").isin("hit", "miss") | is_observed())
+        & (F.col("bytes") > 0)
+    ).select(of, "partition", "offset", "bytes", "admittedBytes")
+    rate = plan_rate(_count(stored) + _count(read))
+    widths = _build_widths(stored)
+    pieces = segments.where(F.col("boot") == boot)
+    events = _sample(_build_writes(pieces, widths), rate).unionByName(
+        _sample(_build_reads(read, widths), rate)
+    )
+    ordered = events.orderBy("clock", "read", "hash", "number")
+    rows = ordered.select("hash", "number", "size", "read").collect()
+    return Trace(list_events(Event((row[0], row[1]), row[2], row[3]) for row in rows), rate)
+
+
+def list_events(events: Iterable[Event]) -> list[Event]:
+    """The same, with each write before the first read of its object. An object may begin within a batch: the clock
+    between two batches then says that it was stored later than a tail has read it.
+    """
+    ordered = list(events)
+    sizes = {event.key: event.size_bytes for event in ordered if not event.read_bytes}
+    found = []
+    for event in ordered:
+        size_bytes = sizes.pop(event.key, None)
+        if size_bytes is not None and event.read_bytes:
+            found.append(Event(event.key, size_bytes, 0))
+        if size_bytes is not None or event.read_bytes:
+            found.append(event)
+    return found
+
+
+def _count(lines: DataFrame) -> int:
+    """About how many events the lines are."""
+    (row,) = lines.agg(F.sum(F.ceil(F.col("bytes") / OBJECT_BYTES)).alias("events")).collect()
+    return row["events"] or 0
+
+
+def _build_widths(stored: DataFrame) -> DataFrame:
+    """For each partition the offsets of an object, and its bytes."""
+    sums = stored.groupBy(*_PARTITION).agg(
+        F.sum("bytes").alias("bytes"),
+        F.greatest(F.sum(F.col("nextOffset") - F.col("baseOffset")), F.lit(1)).alias("offsets"),
+    )
+    an_offset = F.col("bytes") / F.col("offsets")
+    width = F.greatest(F.lit(1), F.round(OBJECT_BYTES / an_offset)).cast("long")
+    return sums.select(
+        *_PARTITION,
+        width.alias("width"),
+        F.greatest(F.lit(1), F.round(width * an_offset)).cast("long").alias("size"),
+        an_offset.alias("anOffset"),
+    )
+
+
+def _build_writes(pieces: DataFrame, widths: DataFrame) -> DataFrame:
+    """An object is stored with its first batch in the log."""
+    first = F.floor(F.col("from") / F.col("width"))
+    last = F.floor((F.col("to") - 1) / F.col("width"))
+    numbered = pieces.join(widths, list(_PARTITION)).withColumn(
+        "number", F.explode(F.sequence(first, last))
+    )
+    begins = F.greatest(F.col("from"), F.col("number") * F.col("width"))
+    share = (begins - F.col("from")) / (F.col("to") - F.col("from"))
+    clock = F.col("low") + F.floor((F.col("lowTo") - F.col("low")) * share)
+    return (
+        numbered.select(_hash_of().alias("hash"), "number", "size", clock.alias("clock"))
+        .groupBy("hash", "number", "size")
+        .agg(F.min("clock").alias("clock"))
+        .withColumn("read", F.lit(0).cast("long"))
+    )
+
+
+def _build_reads(read: DataFrame, widths: DataFrame) -> DataFrame:
+    """A read is one of each object that it touches, of equal shares of its bytes."""
+    known = read.join(widths, list(_PARTITION), "left")
+    span = F.greatest(F.lit(1), F.ceil(F.col("bytes") / F.col("anOffset")))
+    first = F.floor(F.col("offset") / F.col("width"))
+    last = F.floor((F.col("offset") + span - 1) / F.col("width"))
+    numbers = F.when(F.col("width").isNull(), F.array("offset")).otherwise(F.sequence(first, last))
+    counted = known.withColumn("numbers", numbers)
+    return counted.select(
+        _hash_of().alias("hash"),
+        F.explode("numbers").alias("number"),
+        F.coalesce("size", "bytes").alias("size"),
+        F.col("admittedBytes").alias("clock"),
+        F.greatest(F.lit(1), F.floor(F.col("bytes") / F.size("numbers"))).alias("read"),
+    )
+
+
+def _hash_of() -> Column:
+    """The partition's name as a number."""
+    return F.xxhash64(*_PARTITION)
+
+
+def _sample(events: DataFrame, rate: float) -> DataFrame:
+    if rate >= 1:
+        return events
+    place = F.pmod(F.xxhash64("hash", "number"), F.lit(HASH_RANGE))
+    return events.where(place < round(rate * HASH_RANGE))

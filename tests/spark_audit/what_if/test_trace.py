@@ -1,0 +1,59 @@
+"""The trace of objects, from a log of the real cache."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from spark_audit.ages import build_segments
+from spark_audit.reading import find_inputs, good_lines, read_lines
+from spark_audit.what_if import trace as tracing
+from spark_audit.what_if.replay import Event, hit_ratio
+from tests.spark_audit.replay import Fetch, Produce, Shape, build_load, fifo_ratio, write_load
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+MIB = 1 << 20
+SHAPE = Shape([3, 2, 1, 1], 2_000, 8_000, 10 * MIB, {0.5: 2e4, 0.5001: 3e6}, fetched_bytes=30_000)
+
+
+@pytest.mark.parametrize("events_max", [200_000, 1_000])
+def test_a_fifo_of_objects_hits_what_one_of_batches_does(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, events_max: int
+) -> None:
+    """Objects are larger than batches, so that they come a little early and go a little late."""
+    monkeypatch.setattr("spark_audit.what_if.replay.EVENTS_MAX", events_max)
+    steps = build_load(SHAPE, seed=2)
+    write_load(steps, 2 * MIB, tmp_path / "logs")
+    lines = read_lines(spark, find_inputs([str(tmp_path / "logs")])).persist()
+    fetches, blocks = good_lines(lines, "fetch"), good_lines(lines, "block")
+    found = tracing.build_trace(fetches, blocks, build_segments(blocks), "b1")
+    lines.unpersist()
+    writes = [event for event in found.events if not event.read_bytes]
+    stored = sum(step.size_bytes for step in steps if isinstance(step, Produce))
+    if events_max == 200_000:
+        assert found.rate == 1 and len({event.key for event in writes}) == len(writes)
+        assert sum(event.size_bytes for event in writes) == pytest.approx(stored, rel=0.02)
+        reads = sum(1 for event in found.events if event.read_bytes)
+        assert reads >= sum(isinstance(step, Fetch) for step in steps)
+        for size_bytes in (3 * MIB, 6 * MIB):
+            truth = fifo_ratio(steps, size_bytes)
+            assert hit_ratio(found, "FIFO", size_bytes, False) == pytest.approx(truth, abs=0.02)
+    else:
+        assert 0 < found.rate < 1 and len(found.events) < 2 * events_max
+        assert len(writes) == pytest.approx(found.rate * stored / tracing.OBJECT_BYTES, rel=0.4)
+
+
+def test_what_was_read_before_it_was_stored_was_stored_by_then() -> None:
+    """A tail reads the batch in which an object begins; the object is stored once."""
+    events = [Event((0, 0), 9, 0), Event((0, 1), 9, 5), Event((0, 1), 9, 0), Event((1, 7), 3, 3)]
+    assert tracing.list_events(events) == [
+        Event((0, 0), 9, 0),
+        Event((0, 1), 9, 0),
+        Event((0, 1), 9, 5),
+        Event((1, 7), 3, 3),
+    ]
