@@ -226,7 +226,7 @@ def test_five_faults_are_found_in_one_directory(
     assert found["size"].bytes >= 8 * MIB
     assert stage.topics["past"] in found["writers"].cause
     assert stage.topics["history"] in found["laggard"].cause
-    assert "replay" in found["laggard"].cause and "1 d" in found["laggard"].cause
+    assert "replay" in found["laggard"].cause and "24 h" in found["laggard"].cause
     assert stage.topics["lapsing"] in found["leases"].cause
     assert stage.topics["rightless"] in found["rights"].cause
     assert "costs" in found["size"].price and "saves" in found["size"].price
