@@ -87,13 +87,15 @@ def _not_read(commits: Sequence[Commit]) -> dict[str, str]:
 
 
 def plan_new(listing: Listing, known: Sequence[Commit]) -> tuple[list[StoredFile], dict[str, str]]:
-    """The files to read, and those that are too large, with the reason."""
+    """The files to read, and those that are empty or too large, with the reason."""
     seen = {tuple(file) for commit in known for file in commit.files}
     wanted, refused = [], {}
     for file in listing.files:
         if tuple(file) in seen:
             continue
-        if file.size_bytes > MAX_FILE_BYTES:
+        if not file.size_bytes:
+            refused[file.uri] = "it is empty"
+        elif file.size_bytes > MAX_FILE_BYTES:
             refused[file.uri] = f"larger than {MAX_FILE_BYTES >> 20} MiB: split it, or compress it"
         else:
             wanted.append(file)
