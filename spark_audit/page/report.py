@@ -6,7 +6,7 @@ which there is nothing to say is left out.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from metrics.access_log_schema import REASON_MEANING
 from spark_audit.diagnosis import LEAST_SHARE
@@ -41,7 +41,9 @@ from spark_audit.schema import PROBLEMS
 from spark_audit.summary import Outlook, build_outlook, build_spared
 from spark_audit.tables import NO_GROUP
 from spark_audit.units import show_bytes, show_count, show_duration, show_ms, show_ratio, show_time
-from spark_audit.what_if.replay import PolicyResult
+
+if TYPE_CHECKING:
+    from spark_audit.what_if.replay import PolicyResult
 
 RESULTS: Final = ("hit", "miss", "pass")
 POINTS: Final = ColumnKind(lambda points: "–" if points is None else f"{points:+.1f}")
@@ -307,7 +309,7 @@ def _policies(findings: Findings) -> str:
     if what_if is None:
         return ""
     sizes = sorted({one.size_bytes for one in what_if.results})
-    by_policy: dict[tuple[str, bool], dict[int, PolicyResult]] = {}
+    by_policy: dict[tuple[str, bool], dict[int, "PolicyResult"]] = {}
     for one in what_if.results:
         by_policy.setdefault((one.policy, one.admits_laggards), {})[one.size_bytes] = one
     rows = [
@@ -327,8 +329,8 @@ def _policies(findings: Findings) -> str:
     )
     text = (
         f"Boot {what_if.boot} replayed with other policies, {show_count(what_if.events)} events of"
-        f" {show_ratio(what_if.rate)} of its objects. FIFO that stores no misses is what Forebay does; no other policy can"
-        " be configured yet."
+        f" {show_ratio(what_if.rate)} of its objects. FIFO that stores no misses is what Forebay does; no other policy"
+        " can be configured yet."
     )
     return draw_section("Other policies", text, draw_table(columns, rows))
 
