@@ -323,14 +323,14 @@ def _policies(findings: Findings) -> str:
     ]
     columns = (
         Column("policy"),
-        Column("stores misses", unit="of laggards, too"),
-        *(Column(f"at {show_bytes(size)}", RATIO, "hit ratio, bytes read") for size in sizes),
-        *(Column(f"at {show_bytes(size)}", POINTS, "points beyond today") for size in sizes),
+        Column("stores misses"),
+        *(Column(f"at {show_bytes(size)}", RATIO, "hit ratio") for size in sizes),
+        *(Column(f"at {show_bytes(size)}", POINTS, "points more") for size in sizes),
     )
     text = (
         f"Boot {what_if.boot} replayed with other policies, {show_count(what_if.events)} events of"
         f" {show_ratio(what_if.rate)} of its objects. FIFO that stores no misses is what Forebay does; no other policy"
-        " can be configured yet."
+        " can be configured yet. Hit ratios are of the bytes that were read; points are compared with it."
     )
     return draw_section("Other policies", text, draw_table(columns, rows))
 
