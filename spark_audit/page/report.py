@@ -309,7 +309,7 @@ def _policies(findings: Findings) -> str:
     if what_if is None:
         return ""
     sizes = sorted({one.size_bytes for one in what_if.results})
-    by_policy: dict[tuple[str, bool], dict[int, "PolicyResult"]] = {}
+    by_policy: dict[tuple[str, bool], dict[int, PolicyResult]] = {}
     for one in what_if.results:
         by_policy.setdefault((one.policy, one.admits_laggards), {})[one.size_bytes] = one
     rows = [
