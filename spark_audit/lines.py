@@ -357,6 +357,9 @@ def _accept(table: Any, line_type: str, fields: tuple[Field, ...]) -> Numbers:
     if not accepted.any():
         return accepted
     for field in fields:
+        if field.json_type == "number":  # NaN is not JSON, but Arrow takes it
+            finite = pc.fill_null(pc.is_finite(table.column(field.name)), True)
+            accepted &= finite.to_numpy()
         if not field.nullable:
             present = pc.is_valid(table.column(field.name)).to_numpy()
             accepted &= present | (version.fill_null(0).to_numpy() < field.since)
