@@ -115,6 +115,12 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             " fetch session are not evaluated",
         ),
         Metric(
+            "forebay_fetch_paced_total",
+            "counter",
+            "Fetches of many partitions that waited for the pause after their connection's last"
+            " response, few of whose partitions had records",
+        ),
+        Metric(
             "forebay_fetch_shared_reads_total",
             "counter",
             "Misses answered by a read that another consumer had in flight",

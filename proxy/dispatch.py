@@ -17,6 +17,7 @@ from protocol.fetch_build import KeptLayout
 from proxy.fetch.authorization import Authorization
 from proxy.fetch.handler import handle_fetch, relay_unread
 from proxy.fetch.misses.reads import Reads
+from proxy.fetch.pacing import Pacing
 from proxy.fetch.passthrough import pass_fetch
 from proxy.produce.handler import handle_produce
 from proxy.produce.pipeline import start_pipeline
@@ -68,11 +69,12 @@ class Dispatch:
     (`net.services.Handlers`).
     """
 
-    __slots__ = ("_has_pipeline", "_link", "_most", "authorization", "kept", "reads")
+    __slots__ = ("_has_pipeline", "_link", "_most", "authorization", "kept", "pacing", "reads")
 
     _most: int
     authorization: Authorization
     kept: KeptLayout
+    pacing: Pacing
     reads: Reads
 
     def __init__(self, link: Link, has_pipeline: bool = True) -> None:
@@ -85,7 +87,7 @@ class Dispatch:
         link = self._link
         self.set_limits(link.broker.config.limits)
         self.authorization = Authorization(link)
-        self.kept = KeptLayout()
+        self.kept, self.pacing = KeptLayout(), Pacing()
         self.reads = Reads(link)
         link.framed.framer.borrow_from(find_lender(link.broker, link.stores))
         let_produces_pass(link)

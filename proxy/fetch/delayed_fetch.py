@@ -123,6 +123,21 @@ class DelayedFetch:
         else:
             self._go_on(statuses, now)
 
+    def pause(self, until: float) -> None:
+        """Evaluate for the first time at `until` (seconds), or at max_wait if that is earlier. At
+        once, if too many Fetches wait.
+        """
+        self._fenced(
+            partial(self._pause, min(until, self._deadline)), self.record.fetch.received_at
+        )
+
+    def _pause(self, until: float, now: float) -> None:
+        if self._hold(build_view([], ()), (), now):
+            self.record.link.broker.counters.fetch.paced += 1
+            self._evaluate_at(until, now)
+        else:
+            self._evaluate(now)
+
     def _proven(self, answered: bool) -> None:
         """Continue after the broker's answer about rights; `answered` is False if the connection
         was lost.

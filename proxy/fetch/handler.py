@@ -81,6 +81,9 @@ def handle_fetch(link: FetchLink, frame: Frame, most: int) -> None:
     asked = request.partitions
     if context is not None:
         asked, idle_partitions = context.changed, find_idle_partitions(fetch, now)
+    if now < link.handlers.pacing.until and request.least_bytes:
+        DelayedFetch(FetchRecord(fetch), frame, idle_partitions).pause(link.handlers.pacing.until)
+        return
     if idle_partitions is None:
         statuses = evaluate(link, asked, isolation_level, version, now)
     else:

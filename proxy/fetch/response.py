@@ -31,6 +31,7 @@ from protocol.fetch_build import (
     plan_layout,
 )
 from proxy.fetch.misses.read import Stage
+from proxy.fetch.pacing import WIDE_PARTITIONS
 from proxy.fetch.services import NOT_PARKED
 from proxy.fetch.sessions.context import NO_SESSION, PlannedResponse
 from proxy.net.send_buffer import PIECE_BYTES, cut_buffers
@@ -125,7 +126,8 @@ def build_answer(
     sender = broker.cache.sender
     if sender.size_bytes:
         sender.drop()  # of a response that could not be built
-    budget = _Budget(min(request.max_bytes, broker.answer_bytes))
+    most = min(request.max_bytes, broker.answer_bytes)
+    budget = _Budget(most)
     answers: list[FetchAnswer] = []
     outcomes: list[PartitionOutcome] = []
     begin = 0
@@ -155,6 +157,8 @@ def build_answer(
         layout = _plan_layout(fetch, keys)
     correlation_id = head.correlation_id
     frame = build_heads(layout, correlation_id, pause_ms, error_code, session_id, named)
+    if len(named) >= WIDE_PARTITIONS and 2 * budget.room > most:
+        link.handlers.pacing.answered(len(named), len(frame[1]), now)
     _send(fetch, record, outcomes, named, frame, budget)
     _note_used(fetch, statuses, reads, now)
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from protocol.header import RequestHeader
     from protocol.primitives import TopicNameOrId
     from proxy.fetch.misses.reads import Reads
+    from proxy.fetch.pacing import Pacing
     from proxy.fetch.purgatory import Purgatory
     from proxy.fetch.sessions.cache import SessionCache
     from proxy.fetch.sessions.context import FetchContext
@@ -120,6 +121,10 @@ class FetchHandlers(MissHandlers, Protocol):
     @property
     def kept(self) -> KeptLayout:
         """The layout of the last response."""
+
+    @property
+    def pacing(self) -> Pacing:
+        """When the next Fetch is evaluated."""
 
     @property
     def reads(self) -> Reads:

@@ -1,8 +1,9 @@
 """Handover: all that a worker is given by the supervisor, in a memory file that it inherits.
 
 Owns the file's format. Must not know what either process does with it. Invariants: the configuration
-of the start is read and checked once, by the supervisor; both processes are of one build, and the
-supervisor alone writes the file, so that pickled objects are safe in it.
+of the start is read and checked once, by the supervisor. A worker of the same build takes its
+objects as they are; one of another build, installed while the supervisor runs, validates it anew.
+The supervisor alone writes the file, so that pickled objects are safe in it.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import os
 import pickle
 import socket
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from proxy.config import model
 from proxy.config.model import Config
 from proxy.sockets import Sockets
 
@@ -21,6 +24,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 LARGEST_BYTES = 16 << 20
+
+
+def find_build(folder: Path) -> list[tuple[str, int, int]]:
+    """Name, time of change and size of each of the configuration's sources: what tells one build
+    from another.
+    """
+    found = [(one.name, one.stat()) for one in sorted(folder.glob("*.py"))]
+    return [(name, facts.st_mtime_ns, facts.st_size) for name, facts in found]
+
+
+BUILD = find_build(Path(model.__file__).parent)
+"""As it was when this process imported it."""
 
 
 class NoHandover(Exception):
@@ -78,7 +93,9 @@ class Handover:
 def write_handover(handover: Handover) -> int:
     """A descriptor to be inherited, from which `read_handover` reads. The caller closes it."""
     content = {
-        "config": handover.config,
+        "build": BUILD,
+        "pickled": pickle.dumps(handover.config),
+        "config": handover.config.model_dump(mode="json", by_alias=True),
         "inForce": handover.in_force.fd,
         "arguments": list(handover.arguments),
         "listeners": [list(map(socket.socket.fileno, one)) for one in handover.sockets.listeners],
@@ -94,6 +111,13 @@ def write_handover(handover: Handover) -> int:
     return fd
 
 
+def _read_config(content: Mapping[str, Any]) -> Config:
+    if content["build"] == BUILD:
+        config: Config = pickle.loads(content["pickled"])
+        return config
+    return Config.model_validate(content["config"], by_alias=True, by_name=False)
+
+
 def read_handover(fd: int) -> Handover:
     """What the supervisor has written; closes `fd`, and keeps its descriptors from further
     processes. Raises NoHandover.
@@ -105,7 +129,7 @@ def read_handover(fd: int) -> Handover:
             os.set_inheritable(inherited, False)
         sockets = Sockets(tuple(map(_open, content["listeners"])), _open(content["admin"]))
         return Handover(
-            content["config"],
+            _read_config(content),
             ConfigInForce(content["inForce"]),
             content["arguments"],
             sockets,

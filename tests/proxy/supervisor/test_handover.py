@@ -4,11 +4,14 @@ import os
 
 import pytest
 
+from proxy.config.model import Config
 from proxy.sockets import bind_all, find_address
+from proxy.supervisor import handover
 from proxy.supervisor.handover import (
     ConfigInForce,
     Handover,
     NoHandover,
+    find_build,
     read_handover,
     write_handover,
 )
@@ -50,6 +53,33 @@ def test_a_worker_reads_what_was_written() -> None:
     sockets.close()
     for fd in (reader, writer, in_force.fd):
         os.close(fd)
+
+
+def test_a_worker_of_another_build_validates_the_configuration(monkeypatch) -> None:
+    """An upgrade on disk: a class pickled by the old build may lack the new one's keys."""
+    config = build_config({("limits", "idleTimeout"): "1h30m"})
+    sockets, in_force = bind_all(config), ConfigInForce()
+    reader, writer = os.pipe()
+    fd = write_handover(
+        Handover(config, in_force, ["serve"], sockets, writer, 1, {"exit": 0, "hung": 0}, "1")
+    )
+    monkeypatch.setattr(handover, "BUILD", [("model.py", 1, 2)])
+    monkeypatch.setattr(Config, "__setstate__", None)
+    read = read_handover(fd)
+    assert read.config == config
+    for one in (*read.sockets.listeners[0], *read.sockets.admin):
+        one.detach()
+    sockets.close()
+    for descriptor in (reader, writer, in_force.fd):
+        os.close(descriptor)
+
+
+def test_a_build_is_known_by_its_sources(tmp_path) -> None:
+    (tmp_path / "model.py").write_text("KEY = 1")
+    build = find_build(tmp_path)
+    assert find_build(tmp_path) == build
+    (tmp_path / "model.py").write_text("KEY = 10")
+    assert find_build(tmp_path) != build
 
 
 def test_what_a_reload_has_put_in_force_outlives_its_worker() -> None:
