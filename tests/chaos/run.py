@@ -64,7 +64,7 @@ MISMATCHES = ("forebay_verify_samples_total", "mismatch")
 PROGRESS_S = 10.0
 POLL_S = 0.5
 PIPELINE = "pipeline"
-RATE, BULK_RATE = 30, 30
+BULK_RATE = 30
 
 
 class Run:
@@ -127,18 +127,18 @@ class Run:
         return [Place(topic, partition) for topic in topics for partition in range(PARTITIONS)]
 
     def _begin(self) -> None:
-        through = self._sidecars.through
+        through, rate = self._sidecars.through, self._pace.records_per_s
         plan = (
-            (Writer, "plain-0", PLAIN, RATE),
-            (IdempotentWriter, "idempotent-0", PLAIN, RATE),
-            (IdempotentWriter, "idempotent-1", TXN, RATE / 2),
-            (TransactionalWriter, "transactional-0", TXN, RATE),
-            (TransactionalWriter, "transactional-1", TXN, RATE),
+            (Writer, "plain-0", PLAIN, rate),
+            (IdempotentWriter, "idempotent-0", PLAIN, rate),
+            (IdempotentWriter, "idempotent-1", TXN, rate / 2),
+            (TransactionalWriter, "transactional-0", TXN, rate),
+            (TransactionalWriter, "transactional-1", TXN, rate),
             (BulkWriter, "bulk-0", BULK, BULK_RATE),
         )
         self._writers = [
-            kind(name, through, topic, PARTITIONS, rate, self._seed)
-            for kind, name, topic, rate in plan
+            kind(name, through, topic, PARTITIONS, each, self._seed)
+            for kind, name, topic, each in plan
         ]
         groups = (
             (Group("old-uncommitted", (PLAIN, TXN, BULK), False), readers.CLASSIC, 2),
