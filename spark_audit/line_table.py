@@ -123,15 +123,17 @@ def open_table(spark: SparkSession, store: Store, tables: Sequence[str]) -> Line
     for table in tables:
         data_format, commits = read_commits(store, table)
         committed = [commit.ingest for commit in commits if commit.files]
-        rows = _load(spark, table, data_format).where(F.col("ingest").isin(committed))
-        frames.append(rows)
         if committed:
+            rows = _load(spark, table, data_format).where(F.col("ingest").isin(committed))
+            frames.append(rows)
             reports += read_reports(rows)
         read = {file.uri for commit in commits for file in commit.files}
         for commit in commits:
             not_read |= {uri: why for uri, why in commit.not_read.items() if uri not in read}
             skipped.update(commit.skipped)
     ledger = build_ledger(reports, not_read, sorted(skipped))
+    if not frames:
+        return empty_table(spark, ledger)
     lines = frames[0]
     for frame in frames[1:]:
         lines = lines.unionByName(frame)

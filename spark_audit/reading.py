@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_audit.ingest import ingest
-from spark_audit.ledger import Ledger, build_ledger
-from spark_audit.line_table import LineTable, empty_table, is_table, open_table
+from spark_audit.ledger import Ledger
+from spark_audit.line_table import LineTable, is_table, open_table
 from spark_audit.storage import Store, to_uri
 
 
@@ -70,13 +70,11 @@ def read_lines(
     uris = [to_uri(name) for name in inputs.names]
     tables = [uri for uri in uris if is_table(store, uri)]
     logs = [uri for uri in uris if uri not in tables]
-    ledger = build_ledger([])
     if logs:
         target = to_uri(scratch)
-        ledger = ingest(spark, logs, target, say=say).ledger
+        ingest(spark, logs, target, say=say)
         tables.append(target)
-    table = open_table(spark, store, tables)
-    return table if table.reports else empty_table(spark, ledger)
+    return open_table(spark, store, tables)
 
 
 def good_lines(lines: DataFrame, line_type: str) -> DataFrame:

@@ -7,7 +7,6 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from spark_audit.ages import (
     DATED,
@@ -25,6 +24,8 @@ from tests.spark_audit.replay import Fetch, Produce, Shape, Step, build_load, wr
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from pyspark.sql import SparkSession
 
 MIB = 1 << 20
 SHAPE = Shape([3, 2, 1, 1], 500, 3_000, 3 * MIB, {0.5: 5e3, 0.5001: 1.5e6}, burst=3)

@@ -61,5 +61,5 @@ def test_a_log_without_a_fetch_says_what_it_holds(
 ) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(content)
-    with pytest.raises(NothingToRead, match="1 files with|a.jsonl could not be read .it is empty"):
+    with pytest.raises(NothingToRead, match=r"1 files with|a.jsonl could not be read .it is empty"):
         run(spark, Request(find_inputs([path]), tmp_path / "out"), lambda text: None)
