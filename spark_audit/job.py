@@ -59,10 +59,11 @@ class Request:
 class Findings:
     """What the audit found: rows of the tables as plain dictionaries, in the order they are shown.
 
-    `sizing`: `points` (by `cache.size`: `size_bytes`, `hit_bytes` known to hit, `possible_bytes` above it where ages
-    are unknown: draw the band between), `needed` (targets with the ratio they promise), and `known_bytes`, `never_bytes`,
-    `unknown_bytes`, whose sum is the denominator. `topic_sizing`: the same for each of `topics`, by name. `what_if`:
-    other policies at half, once and twice the size; `worth` is the gain over today's. None: nothing stored or read.
+    `sizing`: `points` (by `cache.size`: `size_bytes`, `hit_bytes` known to hit, `possible_bytes` above it where
+    ages are unknown: draw the band between), `needed` (targets with the ratio they promise), and `known_bytes`,
+    `never_bytes`, `unknown_bytes`, whose sum is the denominator. `topic_sizing`: the same for each of `topics`,
+    by name. `what_if`: other policies at half, once and twice the size; `worth` is the gain over today's. None:
+    nothing stored or read.
     """
 
     files: list[FileCount]
