@@ -117,13 +117,13 @@ def model_held_bytes(size_bytes: int, classes: Sequence[PartitionClass]) -> floa
     return min(by_room, _index_bound(sections, classes, total))
 
 
-class _Placed(NamedTuple):
+class _BlockUse(NamedTuple):
     unfilled_bytes: float
     bytes_a_byte: float
     is_shared: bool
 
 
-def _place(sections: Sections, one: PartitionClass, total: int) -> _Placed:
+def _place(sections: Sections, one: PartitionClass, total: int) -> _BlockUse:
     """How the blocks of a partition of this class lie: what its open block has reserved and not filled, and the bytes
     of blocks for a byte of batches.
     """
@@ -134,17 +134,17 @@ def _place(sections: Sections, one: PartitionClass, total: int) -> _Placed:
         room = sections.shared - BLOCK_HEADER_BYTES - length / 2
         payload = room * length / (length + OWNER_BYTES)
         taken = BLOCK_HEADER_BYTES + payload / length * (length + OWNER_BYTES) + UNIT_BYTES / 2
-        return _Placed(0.0, taken / payload, True)
+        return _BlockUse(0.0, taken / payload, True)
     if block < 2 * length:  # a batch, or nearly, for each block
         count = max(1, int(block / length))
         taken = -(-(count * length + BLOCK_HEADER_BYTES) // UNIT_BYTES) * UNIT_BYTES
         spread = UNIT_BYTES / 2 if one.is_mixed else taken - count * length - BLOCK_HEADER_BYTES
-        return _Placed(
+        return _BlockUse(
             0.0, (count * length + BLOCK_HEADER_BYTES + spread) / (count * length), False
         )
     payload = block - length / 2
     taken = payload + BLOCK_HEADER_BYTES + UNIT_BYTES / 2
-    return _Placed(payload / 2, taken / payload, False)
+    return _BlockUse(payload / 2, taken / payload, False)
 
 
 def _block_bytes(sections: Sections, share: float, length: float) -> int:

@@ -183,7 +183,7 @@ def build_sizing(
     )
 
 
-class _Sum(NamedTuple):
+class _AgeSum(NamedTuple):
     """`of`: most or least, with a bucket; or a kind, without one."""
 
     topic: str | None
@@ -221,12 +221,12 @@ def _bucket_of(age: Column) -> Column:
     return F.floor(F.log2(F.greatest(age, F.lit(1))) * BUCKETS_A_DOUBLING).cast("int")
 
 
-def _sum(row: Row, topic: str | None) -> _Sum:
+def _sum(row: Row, topic: str | None) -> _AgeSum:
     bucket = Bucket(row["least"], row["most"], row["bytes"], row["partitions"])
-    return _Sum(topic, row["of"], bucket)
+    return _AgeSum(topic, row["of"], bucket)
 
 
-def _fit(sums: list[_Sum], calibration: Calibration, current_bytes: int | None) -> Sizing:
+def _fit(sums: list[_AgeSum], calibration: Calibration, current_bytes: int | None) -> Sizing:
     most = Ages(one.bucket for one in sums if one.of == _MOST)
     possible = Ages(one.bucket for one in sums if one.of == _LEAST)
     totals = {

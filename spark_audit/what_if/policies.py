@@ -23,18 +23,18 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final, Protocol
 
-Key = tuple[int, int]
+ObjectKey = tuple[int, int]
 """Partition and number of an object in it."""
 
 
 class Policy(Protocol):
     """A cache of objects."""
 
-    def read(self, key: Key) -> bool:
+    def read(self, key: ObjectKey) -> bool:
         """Whether it is there; what is there counts as used."""
         ...
 
-    def insert(self, key: Key, size_bytes: int) -> None:
+    def insert(self, key: ObjectKey, size_bytes: int) -> None:
         """Let in what is not there, and let go of what must make room."""
         ...
 
@@ -45,30 +45,30 @@ class Fifo:
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
         self.used_bytes = 0
-        self.sizes: OrderedDict[Key, int] = OrderedDict()
+        self.sizes: OrderedDict[ObjectKey, int] = OrderedDict()
 
-    def read(self, key: Key) -> bool:
+    def read(self, key: ObjectKey) -> bool:
         return key in self.sizes
 
-    def insert(self, key: Key, size_bytes: int) -> None:
+    def insert(self, key: ObjectKey, size_bytes: int) -> None:
         if key in self.sizes or size_bytes > self.size_bytes:
             return
         while self.used_bytes + size_bytes > self.size_bytes:
             self.pop()
         self.push(key, size_bytes)
 
-    def push(self, key: Key, size_bytes: int) -> None:
+    def push(self, key: ObjectKey, size_bytes: int) -> None:
         """At the newest end, whatever is there."""
         self.sizes[key] = size_bytes
         self.used_bytes += size_bytes
 
-    def pop(self) -> tuple[Key, int]:
+    def pop(self) -> tuple[ObjectKey, int]:
         """The oldest object leaves."""
         key, size_bytes = self.sizes.popitem(last=False)
         self.used_bytes -= size_bytes
         return key, size_bytes
 
-    def remove(self, key: Key) -> bool:
+    def remove(self, key: ObjectKey) -> bool:
         """Whether it was there."""
         size_bytes = self.sizes.pop(key, None)
         self.used_bytes -= size_bytes or 0
@@ -78,7 +78,7 @@ class Fifo:
 class Lru(Fifo):
     """Least recently used."""
 
-    def read(self, key: Key) -> bool:
+    def read(self, key: ObjectKey) -> bool:
         if key not in self.sizes:
             return False
         self.sizes.move_to_end(key)
@@ -98,16 +98,16 @@ class S3Fifo:
         self.size_bytes = size_bytes
         self.small, self.main = Fifo(small_bytes), Fifo(size_bytes - small_bytes)
         self.ghost = Fifo(int(size_bytes * self.GHOST_SHARE))
-        self.reads: dict[Key, int] = {}
+        self.reads: dict[ObjectKey, int] = {}
         self.was_full = False
 
-    def read(self, key: Key) -> bool:
+    def read(self, key: ObjectKey) -> bool:
         if key not in self.reads:
             return False
         self.reads[key] += 1
         return True
 
-    def insert(self, key: Key, size_bytes: int) -> None:
+    def insert(self, key: ObjectKey, size_bytes: int) -> None:
         if key in self.reads or size_bytes > self.small.size_bytes:
             return
         comes_back = self.ghost.remove(key)
@@ -154,14 +154,14 @@ class Plru:
         self.used_bytes = 0
         self.partitions: OrderedDict[int, Fifo] = OrderedDict()
 
-    def read(self, key: Key) -> bool:
+    def read(self, key: ObjectKey) -> bool:
         held = self.partitions.get(key[0])
         if held is None:
             return False
         self.partitions.move_to_end(key[0])
         return held.read(key)
 
-    def insert(self, key: Key, size_bytes: int) -> None:
+    def insert(self, key: ObjectKey, size_bytes: int) -> None:
         held = self.partitions.get(key[0])
         if size_bytes > self.size_bytes or (held is not None and held.read(key)):
             return

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from spark_audit.what_if.policies import POLICIES, Key
+from spark_audit.what_if.policies import POLICIES, ObjectKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -24,10 +24,10 @@ SIZE_STEPS: Final = (0.5, 1.0, 2.0)
 """Sizes of the replay, as multiples of `cache.size`."""
 
 
-class Event(NamedTuple):
+class TraceEvent(NamedTuple):
     """`size_bytes` of an object are stored (`read_bytes` 0), or `read_bytes` of it are read."""
 
-    key: Key
+    key: ObjectKey
     size_bytes: int
     read_bytes: int
 
@@ -35,7 +35,7 @@ class Event(NamedTuple):
 class Trace(NamedTuple):
     """Events in the order of the clock. `rate`: the share of all objects that they are of; 1: all."""
 
-    events: Sequence[Event]
+    events: Sequence[TraceEvent]
     rate: float
 
 

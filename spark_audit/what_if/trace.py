@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from spark_audit.tables import is_observed
-from spark_audit.what_if.replay import HASH_RANGE, Event, Trace, plan_rate
+from spark_audit.what_if.replay import HASH_RANGE, Trace, TraceEvent, plan_rate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,10 +44,10 @@ def build_trace(fetches: DataFrame, blocks: DataFrame, segments: DataFrame, boot
     )
     ordered = events.orderBy("clock", "read", "hash", "number")
     rows = ordered.select("hash", "number", "size", "read").collect()
-    return Trace(list_events(Event((row[0], row[1]), row[2], row[3]) for row in rows), rate)
+    return Trace(list_events(TraceEvent((row[0], row[1]), row[2], row[3]) for row in rows), rate)
 
 
-def list_events(events: Iterable[Event]) -> list[Event]:
+def list_events(events: Iterable[TraceEvent]) -> list[TraceEvent]:
     """The same, with each write before the first read of its object. An object may begin within a batch: the clock
     between two batches then says that it was stored later than a tail has read it.
     """
@@ -57,7 +57,7 @@ def list_events(events: Iterable[Event]) -> list[Event]:
     for event in ordered:
         size_bytes = sizes.pop(event.key, None)
         if size_bytes is not None and event.read_bytes:
-            found.append(Event(event.key, size_bytes, 0))
+            found.append(TraceEvent(event.key, size_bytes, 0))
         if size_bytes is not None or event.read_bytes:
             found.append(event)
     return found

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from spark_audit.what_if.policies import POLICIES, Key
+from spark_audit.what_if.policies import POLICIES, ObjectKey
 from spark_audit.what_if.replay import (
     HASH_RANGE,
-    Event,
     Trace,
+    TraceEvent,
     WhatIf,
     hit_ratio,
     plan_rate,
@@ -51,15 +51,15 @@ COUNTED: tuple[Counted, ...] = (
 )
 
 
-def build_trace(seed: int, partitions: int = 20, writes: int = 8_000) -> list[Event]:
+def build_trace(seed: int, partitions: int = 20, writes: int = 8_000) -> list[TraceEvent]:
     """Objects of unequal sizes, written in order of their partitions. Tails, laggards and old favourites are read."""
     rng = random.Random(seed)
-    events: list[Event] = []
+    events: list[TraceEvent] = []
     sizes: list[list[int]] = [[] for _ in range(partitions)]
     for _ in range(writes):
         partition = rng.randrange(partitions)
         size_bytes = rng.randint(100, 900)
-        events.append(Event((partition, len(sizes[partition])), size_bytes, 0))
+        events.append(TraceEvent((partition, len(sizes[partition])), size_bytes, 0))
         sizes[partition].append(size_bytes)
         for _ in range(2):
             partition = rng.randrange(partitions)
@@ -71,16 +71,16 @@ def build_trace(seed: int, partitions: int = 20, writes: int = 8_000) -> list[Ev
                 number = max(0, len(written) - 1 - back)
             else:
                 number = int(len(written) * rng.random() ** 4)
-            events.append(Event((partition, number), written[number], written[number]))
+            events.append(TraceEvent((partition, number), written[number], written[number]))
     return events
 
 
-def count_read(events: list[Event]) -> int:
+def count_read(events: list[TraceEvent]) -> int:
     return sum(event.read_bytes for event in events)
 
 
 def run_libcachesim(
-    kind: Any, events: list[Event], size_bytes: int, admits_laggards: bool, make: Any
+    kind: Any, events: list[TraceEvent], size_bytes: int, admits_laggards: bool, make: Any
 ) -> int:
     """A write is a `get`; so is a read where laggards are admitted, else a `find`."""
     cache, hits = kind(cache_size=size_bytes), 0
@@ -129,13 +129,13 @@ class SlowPlru:
         self.order: list[int] = []
         self.held: dict[int, OrderedDict[int, int]] = {}
 
-    def read(self, key: Key) -> bool:
+    def read(self, key: ObjectKey) -> bool:
         if key[0] in self.order:
             self.order.remove(key[0])
             self.order.append(key[0])
         return key[1] in self.held.get(key[0], {})
 
-    def insert(self, key: Key, size_bytes: int) -> None:
+    def insert(self, key: ObjectKey, size_bytes: int) -> None:
         while sum(sum(one.values()) for one in self.held.values()) + size_bytes > self.size_bytes:
             oldest = self.held[self.order[0]]
             del oldest[next(iter(oldest))]
@@ -171,10 +171,10 @@ def test_what_is_larger_than_the_cache_stays_out(policy: str) -> None:
     assert cache.read((0, 1))
 
 
-def build_consumers(seed: int, partitions: int = 50, writes: int = 250_000) -> list[Event]:
+def build_consumers(seed: int, partitions: int = 50, writes: int = 250_000) -> list[TraceEvent]:
     """What consumers do: each object is read at the tail, by one that lags, and now and then by a replay in order."""
     rng = random.Random(seed)
-    events: list[Event] = []
+    events: list[TraceEvent] = []
     sizes: list[list[int]] = [[] for _ in range(partitions)]
     weights = [(1 + number) ** -0.5 for number in range(partitions)]
     replays = [[rng.randrange(partitions), 0] for _ in range(4)]
@@ -182,15 +182,15 @@ def build_consumers(seed: int, partitions: int = 50, writes: int = 250_000) -> l
         written, size_bytes = sizes[partition], rng.randint(100, 900)
         number = len(written)
         written.append(size_bytes)
-        events.append(Event((partition, number), size_bytes, 0))
-        events.append(Event((partition, number), size_bytes, size_bytes))
+        events.append(TraceEvent((partition, number), size_bytes, 0))
+        events.append(TraceEvent((partition, number), size_bytes, size_bytes))
         lagging = number - int(rng.expovariate(1 / rng.choice((50, 1000, 3000))))
         if lagging >= 0:
-            events.append(Event((partition, lagging), written[lagging], written[lagging]))
+            events.append(TraceEvent((partition, lagging), written[lagging], written[lagging]))
         replay = rng.choice(replays)
         old = sizes[replay[0]]
         if replay[1] < len(old):
-            events.append(Event((replay[0], replay[1]), old[replay[1]], old[replay[1]]))
+            events.append(TraceEvent((replay[0], replay[1]), old[replay[1]], old[replay[1]]))
             replay[1] += 1
         else:
             replay[0] = rng.randrange(partitions)
@@ -198,7 +198,7 @@ def build_consumers(seed: int, partitions: int = 50, writes: int = 250_000) -> l
     return events
 
 
-def hash_of(key: Key) -> int:
+def hash_of(key: ObjectKey) -> int:
     """splitmix64 of partition and number."""
     mixed = (key[0] * 0x9E3779B97F4A7C15 + key[1] * 0xD1B54A32D192ED03) & MASK
     mixed = ((mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9) & MASK
@@ -230,4 +230,4 @@ def test_a_trace_is_sampled_beyond_what_is_replayed() -> None:
 
 
 def test_nothing_read_has_no_ratio() -> None:
-    assert hit_ratio(Trace([Event((0, 0), 5, 0)], 1.0), "LRU", 100, True) is None
+    assert hit_ratio(Trace([TraceEvent((0, 0), 5, 0)], 1.0), "LRU", 100, True) is None

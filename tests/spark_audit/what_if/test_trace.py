@@ -9,7 +9,7 @@ import pytest
 from spark_audit.ages import build_segments
 from spark_audit.reading import find_inputs, good_lines, read_lines
 from spark_audit.what_if import trace as tracing
-from spark_audit.what_if.replay import Event, hit_ratio
+from spark_audit.what_if.replay import TraceEvent, hit_ratio
 from tests.spark_audit.replay import Fetch, Produce, Shape, build_load, fifo_ratio, write_load
 
 if TYPE_CHECKING:
@@ -50,10 +50,15 @@ def test_a_fifo_of_objects_hits_what_one_of_batches_does(
 
 def test_what_was_read_before_it_was_stored_was_stored_by_then() -> None:
     """A tail reads the batch in which an object begins; the object is stored once."""
-    events = [Event((0, 0), 9, 0), Event((0, 1), 9, 5), Event((0, 1), 9, 0), Event((1, 7), 3, 3)]
+    events = [
+        TraceEvent((0, 0), 9, 0),
+        TraceEvent((0, 1), 9, 5),
+        TraceEvent((0, 1), 9, 0),
+        TraceEvent((1, 7), 3, 3),
+    ]
     assert tracing.list_events(events) == [
-        Event((0, 0), 9, 0),
-        Event((0, 1), 9, 0),
-        Event((0, 1), 9, 5),
-        Event((1, 7), 3, 3),
+        TraceEvent((0, 0), 9, 0),
+        TraceEvent((0, 1), 9, 0),
+        TraceEvent((0, 1), 9, 5),
+        TraceEvent((1, 7), 3, 3),
     ]
