@@ -5,8 +5,11 @@ what other objects count beside it.
 """
 
 import dataclasses
+import functools
+from typing import get_type_hints
 
 from metrics.histogram import Histogram
+from proxy.accounting.counters import Counters
 
 
 def read_buckets(histogram):
@@ -14,15 +17,26 @@ def read_buckets(histogram):
     return tuple(histogram.counts), round(histogram.sum, 6)
 
 
+def list_names(kind, prefix=""):
+    """Each field of a record of this kind: its key, and its name."""
+    return tuple((prefix + one.name, one.name) for one in dataclasses.fields(kind))
+
+
+@functools.cache
+def list_counts():
+    """Each record of `Counters`, with its fields."""
+    hints = get_type_hints(Counters)
+    return tuple((name, list_names(hints[name], f"{name}.")) for name, _ in list_names(Counters))
+
+
 def read_counters(broker, read_histogram=read_buckets):
     """All counts as {"record.name": value}; `read_histogram` says what is told of a histogram."""
     found = {}
-    for record in dataclasses.fields(broker.counters):
-        counts = getattr(broker.counters, record.name)
-        for one in dataclasses.fields(counts):
-            value = getattr(counts, one.name)
-            is_histogram = isinstance(value, Histogram)
-            found[f"{record.name}.{one.name}"] = read_histogram(value) if is_histogram else value
+    for record, names in list_counts():
+        counts = getattr(broker.counters, record)
+        for key, name in names:
+            value = getattr(counts, name)
+            found[key] = read_histogram(value) if isinstance(value, Histogram) else value
     return found | {
         "purgatory.parked": broker.purgatory.parked,
         "shared_reads": (broker.shared_reads.joined, broker.shared_reads.joined_bytes),
