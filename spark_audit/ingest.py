@@ -34,7 +34,7 @@ from spark_audit.line_table import (
     row_struct,
     write_commit,
 )
-from spark_audit.session import plan_partition_bytes
+from spark_audit.session import is_local, plan_partition_bytes
 from spark_audit.storage import Listing, Store, StoredFile, escape_glob
 from spark_audit.units import show_bytes
 
@@ -203,8 +203,7 @@ def _reported(
         found = {report.path for report in read_reports(rows)}
     except PySparkException as error:
         raise TableError(f"{table} cannot be read back: {str(error).splitlines()[0]}") from error
-    is_local = spark.sparkContext.master.startswith("local")
-    if not found and table.startswith("file:") and not is_local:
+    if not found and table.startswith("file:") and not is_local(spark):
         raise TableError(
             f"Spark's workers share no {table} with this machine: name a place that all of them reach,"
             " such as s3a://bucket/table or hdfs://host/table, for logs, table and report"
@@ -216,7 +215,7 @@ def _find_again(
     store: Store, missing: Sequence[StoredFile], not_read: dict[str, str]
 ) -> list[StoredFile]:
     """Files that were not read: under their compressed name where it exists now; others with the reason."""
-    found = []
+    found: list[StoredFile] = []
     for file in missing:
         compressed = f"{file.uri}.gz"
         if store.exists(compressed):

@@ -37,17 +37,17 @@ Numbers = Any
 
 
 class GoodRows(NamedTuple):
-    """Good lines of one type: a column for each of the type's fields, and the index of each line within the chunk."""
+    """Good lines of one type: a column for each of the type's fields, and the number of each line within the chunk, from 0."""
 
     line_type: str
     columns: dict[str, Any]
-    index: Numbers
+    numbers: Numbers
 
 
 class BadLine(NamedTuple):
-    """A line that has no row: its index within the chunk, its problem, and how it begins."""
+    """A line that has no row: its number within the chunk from 0, its problem, and how it begins."""
 
-    index: int
+    number: int
     problem: str
     text: str
 
@@ -107,10 +107,10 @@ def scan_chunk(chunk: bytes, latest_ms: int) -> ScannedChunk:
     more, bad = _read_others(chunk, starts, ends, others)
     checked = [_check_clock(rows, latest_ms) for rows in good + more]
     for rows, late in zip(good + more, checked, strict=True):
-        bad += [_bad(chunk, starts, ends, int(at), IMPLAUSIBLE_CLOCK) for at in rows.index[late]]
+        bad += [_bad(chunk, starts, ends, int(at), IMPLAUSIBLE_CLOCK) for at in rows.numbers[late]]
     kept = [_where(rows, ~late) for rows, late in zip(good + more, checked, strict=True)]
     bad.sort()
-    return ScannedChunk(len(ends), [rows for rows in kept if len(rows.index)], bad)
+    return ScannedChunk(len(ends), [rows for rows in kept if len(rows.numbers)], bad)
 
 
 def _check_clock(rows: GoodRows, latest_ms: int) -> Numbers:
@@ -123,7 +123,7 @@ def _where(rows: GoodRows, mask: Numbers) -> GoodRows:
         return rows
     kept = pa.array(mask)
     columns = {name: column.filter(kept) for name, column in rows.columns.items()}
-    return GoodRows(rows.line_type, columns, rows.index[mask])
+    return GoodRows(rows.line_type, columns, rows.numbers[mask])
 
 
 def _bad(chunk: bytes, starts: Numbers, ends: Numbers, index: int, problem: str) -> BadLine:
@@ -178,13 +178,13 @@ def _scan_plain(
     if not accepted.all():
         commas = commas[np.repeat(accepted, counts)]
     begin, end = starts[accepted], ends[accepted]
-    commas = commas.reshape(len(begin), separators)
+    table = commas.reshape(len(begin), separators)
     words = np.ndarray((len(text) - 7,), "<u8", text.data, strides=(1,))
     fine = text[end - 1] == ord("}")
     columns: dict[str, Any] = {}
     for place, (field, prefix) in enumerate(zip(layout.fields, layout.prefixes, strict=True)):
-        first = begin if place == 0 else commas[:, place - 1] + 1
-        last = end - 1 if place == separators else commas[:, place]
+        first = begin if place == 0 else table[:, place - 1] + 1
+        last = end - 1 if place == separators else table[:, place]
         fine &= _has_prefix(words, first, prefix)
         first = np.minimum(first + len(prefix), last)
         values, is_fine = _SCANS[field.json_type](text, words, first, last, field.nullable)

@@ -113,11 +113,11 @@ class _Reading:
             end = bounds[place + 1][0] if place + 1 < len(bounds) else scanned.lines
             segment.lines += end - begin
             for bad in scanned.bad:
-                if begin <= bad.index < end:
+                if begin <= bad.number < end:
                     self._count_bad(segment, bad)
             for rows in scanned.good:
                 part = _cut_rows(rows, begin, end)
-                if len(part.index):
+                if len(part.numbers):
                     yield from self._emit(segment, part)
         self._lines += scanned.lines
 
@@ -129,7 +129,7 @@ class _Reading:
             (int(index), line)
             for rows in logs
             for index, line in zip(
-                rows.index,
+                rows.numbers,
                 pa.table(rows.columns)
                 .select(
                     [
@@ -166,7 +166,7 @@ class _Reading:
     def _count_bad(self, segment: _Segment, bad: BadLine) -> None:
         segment.bad[bad.problem] += 1
         if segment.bad[bad.problem] <= SAMPLES:
-            line = self._lines + bad.index + 1
+            line = self._lines + bad.number + 1
             segment.samples.append({"problem": bad.problem, "line": line, "text": bad.text})
 
     def _emit(self, segment: _Segment, rows: GoodRows) -> Iterator[Any]:
@@ -267,12 +267,12 @@ def _note_event(segment: _Segment, line: dict[str, Any]) -> None:
 
 
 def _cut_rows(rows: GoodRows, begin: int, end: int) -> GoodRows:
-    mask = (rows.index >= begin) & (rows.index < end)
+    mask = (rows.numbers >= begin) & (rows.numbers < end)
     if mask.all():
         return rows
     kept = pa.array(mask)
     columns = {name: column.filter(kept) for name, column in rows.columns.items()}
-    return GoodRows(rows.line_type, columns, rows.index[mask])
+    return GoodRows(rows.line_type, columns, rows.numbers[mask])
 
 
 def decompress(path: str, data: Any, state: _Damage) -> Iterator[bytes]:

@@ -62,16 +62,17 @@ def open_session(
     """A quiet session. Under spark-submit its master and configuration hold, else `master` (None: this machine's
     cores); `settings` are the user's and come last. NotReady: no Java fits.
     """
-    own = dict(settings or {})
+    own: dict[str, bool | float | int | str | None] = {**(settings or {})}
     if is_submitted():
         return _fit(
-            SparkSession.builder.appName("forebay audit").config(map=own).getOrCreate(), own
+            SparkSession.builder.appName("forebay audit").config(map=own).getOrCreate(),
+            settings or {},
         )
     os.environ["JAVA_HOME"] = str(find_java().home)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    chosen = {**read_defaults(os.environ), **own}
+    chosen = {**read_defaults(os.environ), **(settings or {})}
     master = master or chosen.get("spark.master") or os.environ.get("MASTER") or "local[*]"
-    planned = {
+    planned: dict[str, bool | float | int | str | None] = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraJavaOptions": _java_options(input_bytes),
@@ -91,13 +92,18 @@ def is_submitted() -> bool:
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
+def is_local(spark: SparkSession) -> bool:
+    """Whether the session's workers are this process's threads."""
+    return (spark.sparkContext.master or "").startswith("local")
+
+
 def _fit(spark: SparkSession, chosen: Mapping[str, str], input_bytes: int = 0) -> SparkSession:
     """Settings of the session that the user has not chosen. Times are UTC everywhere."""
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     given = {key for key, _ in spark.sparkContext.getConf().getAll()} | chosen.keys()
     if "spark.sql.shuffle.partitions" not in given:
         tasks = max(4, 2 * spark.sparkContext.defaultParallelism, input_bytes >> 26)
-        is_small = spark.sparkContext.master.startswith("local") and input_bytes < SMALL_INPUT_BYTES
+        is_small = is_local(spark) and input_bytes < SMALL_INPUT_BYTES
         spark.conf.set("spark.sql.shuffle.partitions", "4" if is_small else str(min(tasks, 2000)))
     return spark
 

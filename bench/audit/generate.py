@@ -70,7 +70,7 @@ def write_boot(directory: Path, load: Load, lines: int, compressed: bool) -> lis
                 if not opened:
                     file.write(_log_line(load, now_ms, "open", sequence, written))
                     opened = True
-                file.write(format_lines(load.boot, texts).encode("ascii"))
+                file.write(format_lines(load.boot, 0, texts).encode("ascii"))
                 written += len(texts)
             file.write(_log_line(load, now_ms, "close", sequence, written))
         paths.append(path)
@@ -106,6 +106,11 @@ def _steps(load: Load) -> Iterator[tuple[int, list[FetchLine | BlockLine | Empty
                     size,
                     "produce",
                     admitted,
+                    40,
+                    admitted - size,
+                    admitted,
+                    (),
+                    min(admitted, _CACHE_BYTES),
                 )
             )
         for first in range(3, 19, 4):
@@ -115,6 +120,7 @@ def _steps(load: Load) -> Iterator[tuple[int, list[FetchLine | BlockLine | Empty
                 "main",
                 client + 1,
                 f"group-{client % 17}-consumer-{client}",
+                f"group-{client % 17}",
                 17,
                 draw.random() * 400,
                 draw.random() * 500,
@@ -125,7 +131,7 @@ def _steps(load: Load) -> Iterator[tuple[int, list[FetchLine | BlockLine | Empty
                 for topic, topic_id, _ in drawn[first : first + 4]
             ]
         topic, topic_id, _ = drawn[19]
-        counts = {0: dict.fromkeys(range(draw.randrange(1, load.partitions)), 9)}
+        counts: dict[int | None, dict[int, int]] = {0: dict.fromkeys(range(draw.randrange(1, load.partitions)), 9)}
         lines.append(
             EmptyLine(
                 now_ms + 2,
@@ -133,6 +139,7 @@ def _steps(load: Load) -> Iterator[tuple[int, list[FetchLine | BlockLine | Empty
                 "main",
                 1 + draw.randrange(load.clients),
                 "poller",
+                "pollers",
                 topic,
                 topic_id,
                 "hit",

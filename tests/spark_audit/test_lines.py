@@ -36,7 +36,7 @@ def rows_of(scanned: ScannedChunk) -> dict[int, dict[str, Any]]:
     found = {}
     for rows in scanned.good:
         columns = {name: column.to_pylist() for name, column in rows.columns.items()}
-        for place, index in enumerate(rows.index.tolist()):
+        for place, index in enumerate(rows.numbers.tolist()):
             found[index] = {name: values[place] for name, values in columns.items()}
     return found
 
@@ -44,7 +44,7 @@ def rows_of(scanned: ScannedChunk) -> dict[int, dict[str, Any]]:
 def assert_judged_alike(texts: list[bytes]) -> None:
     scanned = scan_chunk(b"".join(text + b"\n" for text in texts), LATEST_MS)
     rows = rows_of(scanned)
-    bad = {one.index: one.problem for one in scanned.bad}
+    bad = {one.number: one.problem for one in scanned.bad}
     assert scanned.lines == len(texts) == len(rows) + len(bad)
     for index, text in enumerate(texts):
         judged = judge_line(text)
@@ -55,6 +55,7 @@ def assert_judged_alike(texts: list[bytes]) -> None:
         for name, value in rows[index].items():
             wanted = judged.get(name)
             if isinstance(value, float):
+                assert isinstance(wanted, float | int)
                 assert math.isclose(value, wanted, rel_tol=0, abs_tol=0), (name, text)
             elif not isinstance(value, list):
                 assert value == wanted, (name, text)
@@ -76,7 +77,7 @@ def test_the_writer_s_lines_have_the_values_of_a_json_reader(tmp_path, version: 
 def test_bad_lines_have_their_problem_between_good_ones(problem: str) -> None:
     for text in BAD_LINES[problem]:
         scanned = scan_chunk(f"{line()}\n{text}\n{line()}\n".encode(), LATEST_MS)
-        assert [(one.index, one.problem) for one in scanned.bad] == [(1, problem)]
+        assert [(one.number, one.problem) for one in scanned.bad] == [(1, problem)]
         assert sorted(rows_of(scanned)) == [0, 2]
 
 
@@ -130,7 +131,7 @@ def test_a_changed_byte_is_judged_alike(at: int, change: bytes) -> None:
     judged = judge_line(changed)
     rows = rows_of(scanned)
     if isinstance(judged, str):
-        assert [(one.index, one.problem) for one in scanned.bad] == [(1, judged)]
+        assert [(one.number, one.problem) for one in scanned.bad] == [(1, judged)]
     elif judged["ts"] >= START_MS:
         assert {name: value for name, value in rows[1].items() if name in all_fields()} == {
             name: judged.get(name) for name in rows[1]
@@ -141,5 +142,5 @@ def test_a_changed_byte_is_judged_alike(at: int, change: bytes) -> None:
 def test_a_clock_that_is_wrong_is_a_problem_and_no_row(ts: int) -> None:
     """The first: a time stamp in the year 10000."""
     scanned = scan_chunk(f"{line()}\n{line(ts=str(ts))}\n".encode(), LATEST_MS)
-    assert [(one.index, one.problem) for one in scanned.bad] == [(1, "implausible-clock")]
+    assert [(one.number, one.problem) for one in scanned.bad] == [(1, "implausible-clock")]
     assert json.loads(line(ts=str(ts)))["ts"] == ts
