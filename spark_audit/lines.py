@@ -37,7 +37,7 @@ Numbers = Any
 
 
 class GoodRows(NamedTuple):
-    """Good lines of one type: a column for each of the type's fields, and the number of each line within the chunk, from 0."""
+    """Good lines of one type: a column for each of its fields, and the number of each line in the chunk, from 0."""
 
     line_type: str
     columns: dict[str, Any]

@@ -131,7 +131,9 @@ def _steps(load: Load) -> Iterator[tuple[int, list[FetchLine | BlockLine | Empty
                 for topic, topic_id, _ in drawn[first : first + 4]
             ]
         topic, topic_id, _ = drawn[19]
-        counts: dict[int | None, dict[int, int]] = {0: dict.fromkeys(range(draw.randrange(1, load.partitions)), 9)}
+        counts: dict[int | None, dict[int, int]] = {
+            0: dict.fromkeys(range(draw.randrange(1, load.partitions)), 9)
+        }
         lines.append(
             EmptyLine(
                 now_ms + 2,
