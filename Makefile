@@ -8,7 +8,7 @@ ALONE = $(BIN)/pytest -q -m alone $$(git grep -l 'mark\.alone' -- tests)
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE  # tests start interpreters by the hundred: each would compile every module again
 
-.PHONY: help build demo lab bench shape growth test check lint types suite collect tidy unit e2e soak chaos matrix docs lock tools clean
+.PHONY: help build demo lab bench shape growth test check lint types suite audit-runs collect tidy unit e2e soak chaos matrix docs lock tools clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -53,13 +53,16 @@ test: .venv/.ready ## everything that CI runs, in about 15 minutes on two cores;
 	$(MAKE) -j2 lint collect tools && $(MAKE) -j2 types suite && $(ALONE)
 
 suite: .venv/.ready
-	$(PYTEST) -m 'not alone'
+	$(PYTEST) -m 'not alone and not long'
+
+audit-runs: build tools ## the audit on real brokers for minutes: planted faults, 20 looks under load, a killed follower
+	$(BIN)/pytest -m long tests/spark_audit
 
 unit: build ## the tests that need neither a broker nor Java, in two and a half minutes
 	$(PYTEST) -m 'not e2e'
 
 e2e: build tools ## the tests on real brokers and Spark
-	$(PYTEST) -m 'e2e and not alone' && $(ALONE)
+	$(PYTEST) -m 'e2e and not alone and not long' && $(ALONE)
 
 collect: build  # each worker reads all test files: one reader compiles them first
 	-@$(BIN)/pytest -qq --collect-only >/dev/null 2>&1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+from pathlib import Path
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,8 +25,6 @@ from spark_audit.reading import find_inputs, good_lines, read_lines
 from tests.spark_audit.replay import Fetch, Produce, Shape, Step, build_load, write_load
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import SparkSession
 
 MIB = 1 << 20
@@ -47,9 +47,8 @@ def true_ages(steps: list[Step]) -> list[int]:
 
 def judge(spark: SparkSession, directory: Path, salts: int = 1) -> list[dict[str, Any]]:
     """The fetches of a log, in its order, with `kind`, `least` and `most`."""
-    lines = read_lines(
-        spark, find_inputs([str(directory)]), directory.with_name(f"{directory.name}-table")
-    ).lines.persist()
+    table = Path(mkdtemp(dir=directory.parent))  # a table takes each file once
+    lines = read_lines(spark, find_inputs([str(directory)]), table).lines.persist()
     starts = find_log_starts(lines)
     fetches, blocks = good_lines(lines, "fetch"), good_lines(lines, "block")
     ages = build_ages(fetches, build_segments(blocks), starts, salts)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from spark_audit.diagnosis import Diagnosis
     from tests.kit.broker.kafka import KafkaCluster
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(1800)]
 
 MIB = 1 << 20
 RECORD_BYTES = 128 << 10

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from spark_audit.reconcile import Reconciliation, ScrapedCounters
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(1200)]
 
 LOOKS = 20
 RESTART_AT = 10

@@ -57,6 +57,7 @@ def feed(source: Path, target: Path, part: slice) -> None:
 
 
 @pytest.mark.e2e
+@pytest.mark.long
 def test_a_killed_follower_goes_on_and_equals_a_single_run(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
