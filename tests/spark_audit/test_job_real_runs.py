@@ -104,11 +104,10 @@ def runs(
 def test_the_curve_of_an_observing_run_is_that_of_a_real_one(runs: dict[str, Audited]) -> None:
     real, observed = (runs[mode].findings.sizing for mode in ("serve", "observe"))
     assert real.total_bytes == pytest.approx(observed.total_bytes, rel=TOLERANCE)
-    by_size = {point.size_bytes: point for point in observed.points}
     for point in [one for one in real.points if one.size_bytes >= MIB]:
-        assert real.hit_ratio(point.hit_bytes) == pytest.approx(
-            observed.hit_ratio(by_size[point.size_bytes].hit_bytes), abs=TOLERANCE
-        )
+        hit_bytes, _ = observed.ages.within(point.held_bytes)
+        wanted = pytest.approx(observed.hit_ratio(hit_bytes), abs=TOLERANCE)
+        assert real.hit_ratio(point.hit_bytes) == wanted
     ratio = real.hit_ratio(real.points[-1].hit_bytes)
     assert ratio is not None and 0.5 < ratio <= 1
 
