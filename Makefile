@@ -49,7 +49,7 @@ types: .venv/.ready
 tidy: build ## print large files, functions and classes, writes to other objects, import cycles: places to look
 	$(BIN)/python -m tests.tidy
 
-test: .venv/.ready ## everything that CI runs, in about 15 minutes on two cores; WORKERS=5 run side by side
+test: .venv/.ready ## everything that CI runs, in about 18 minutes on two cores; WORKERS=5 run side by side
 	$(MAKE) -j2 lint collect tools && $(MAKE) -j2 types suite && $(ALONE)
 
 suite: .venv/.ready
