@@ -19,8 +19,8 @@ START_MS: Final = 1_763_683_200_000
 FILE_LINES: Final = 130_000
 """About 64 MiB: the sidecar's default `accessLog.rotateSize`."""
 _LOG_LINE: Final = (
-    '{"v":%d,"type":"log","boot":"%s","ts":%d,"event":"%s","sequence":%d,"cacheSizeBytes":%d'
-    ',"writtenLines":%d,"droppedLines":0}\n'
+    '{"v":%d,"type":"log","boot":"%s","ts":%d,"section":0,"event":"%s","sequence":%d,"cacheSizeBytes":%d'
+    ',"writtenLines":%d,"droppedLines":0,"nodeId":1,"listeners":[]}\n'
 )
 _CACHE_BYTES: Final = 8 << 30
 _STEP_LINES: Final = 20
