@@ -38,6 +38,16 @@ BUILD = find_build(Path(model.__file__).parent)
 """As it was when this process imported it."""
 
 
+def _dump(config: Config) -> dict[str, Any]:
+    """The configuration as JSON values, by its keys."""
+    return config.model_dump(mode="json", by_alias=True)
+
+
+def _validate(values: Any) -> Config:
+    """What `_dump` returned, in any build that has these keys. ValueError: it is none."""
+    return Config.model_validate(values, by_alias=True, by_name=False)
+
+
 class NoHandover(Exception):
     """The descriptor is none of a handover."""
 
@@ -55,7 +65,7 @@ class ConfigInForce:
 
     def write(self, config: Config) -> None:
         """Replace the configuration."""
-        text = json.dumps(config.model_dump(mode="json", by_alias=True)).encode()
+        text = json.dumps(_dump(config)).encode()
         os.ftruncate(self.fd, 0)
         os.pwrite(self.fd, text, 0)
 
@@ -67,7 +77,7 @@ class ConfigInForce:
         """Return what was written last; None if nothing was, or a writer ended within `write`."""
         try:
             content = json.loads(os.pread(self.fd, LARGEST_BYTES, 0))
-            return Config.model_validate(content, by_alias=True, by_name=False)
+            return _validate(content)
         except ValueError:
             return None
 
@@ -95,7 +105,7 @@ def write_handover(handover: Handover) -> int:
     content = {
         "build": BUILD,
         "pickled": pickle.dumps(handover.config),
-        "config": handover.config.model_dump(mode="json", by_alias=True),
+        "config": _dump(handover.config),
         "inForce": handover.in_force.fd,
         "arguments": list(handover.arguments),
         "listeners": [list(map(socket.socket.fileno, one)) for one in handover.sockets.listeners],
@@ -115,7 +125,7 @@ def _read_config(content: Mapping[str, Any]) -> Config:
     if content["build"] == BUILD:
         config: Config = pickle.loads(content["pickled"])
         return config
-    return Config.model_validate(content["config"], by_alias=True, by_name=False)
+    return _validate(content["config"])
 
 
 def read_handover(fd: int) -> Handover:
