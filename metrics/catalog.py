@@ -121,10 +121,10 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             " fetch session are not evaluated",
         ),
         Metric(
-            "forebay_fetch_paced_total",
+            "forebay_fetch_repeated_total",
             "counter",
-            "Fetches of many partitions that waited for the pause after their connection's last"
-            " response, few of whose partitions had records",
+            "Fetches of many partitions without a session that were evaluated as in one: the"
+            " connection's Fetch before had named the same partitions",
         ),
         Metric(
             "forebay_fetch_shared_reads_total",

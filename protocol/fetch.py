@@ -65,7 +65,7 @@ class FetchPartition(NamedTuple):
 class FetchRequest(NamedTuple):
     """`replica_id` is -1 for consumers (from version 15 read from ReplicaState); `session_at` is the index of
     the session id in the frame, -1 below version 7; `rack_id` is empty where none was given; `is_distinct`: no
-    partition is asked for twice.
+    partition is asked for twice; `is_repeated`: the ring that the scan was given has its partitions.
     """
 
     replica_id: int
@@ -80,6 +80,7 @@ class FetchRequest(NamedTuple):
     partitions: list[FetchPartition]
     forgotten: list[tuple[TopicNameOrId, int]]
     is_distinct: bool
+    is_repeated: bool = False
 
     @property
     def least_bytes(self) -> int:

@@ -7,6 +7,7 @@ schema's default, so no tagged field is written; partitions keep their order, co
 share its entry (FetchResponse.toMessage).
 """
 
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from operator import itemgetter
@@ -25,6 +26,7 @@ from protocol.fetch import (
     fetch_encoding,
     partition_layout,
 )
+from protocol.fetch_ring import ANSWERED_WORDS, FetchRing
 from protocol.header import build_request_header, response_body_start
 from protocol.primitives import (
     INT16,
@@ -45,7 +47,11 @@ PAIR_MAX: Final = 9
 """Most bytes of one of the two numbers of an aborted transaction."""
 HEADS_BYTES: Final = 1 << 16
 HEADS_PARTITIONS: Final = 1024
+NO_ERROR, NO_SESSION = 0, 0
+ABORTED_WORD, RECORDS_WORD = 4, 5
+"""Of a po_answered."""
 _build_heads: Callable[..., int] = lib.po_build_heads
+_build_ring: Callable[..., int] = lib.po_build_ring
 KEY: Callable[[tuple[Any, ...]], tuple[TopicNameOrId, int]] = itemgetter(0, 1)
 """Topic and partition of a FetchPartition or FetchAnswer."""
 _TOPIC = itemgetter(0)
@@ -263,6 +269,58 @@ def build_heads(
     )
     assert size_bytes > 0, "there was room for the most that it can be"
     return ffi.buffer(heads, size_bytes)[:], _written.cut_words[:with_records].tolist()
+
+
+def build_ring_heads(
+    ring: FetchRing,
+    slots: Sequence[int],
+    correlation_id: int,
+    throttle_time_ms: int,
+    answers: Sequence[FetchAnswer],
+) -> ResponseHeads:
+    """Return the response to the request that `ring` has matched, without records and session.
+
+    `answers` are those of the partitions at `slots`, in the request's order. Each other partition
+    that the request names is named as last shown, which was without records.
+    """
+    words = ring.answered_words
+    pairs: list[int] = []
+    told: list[int] = []
+    with_records = 0
+    for slot, answer in zip(slots, answers, strict=True):
+        _, _, error, high_watermark, stable, log_start, aborted, _, records_bytes = answer
+        listed = -1
+        if aborted is not None:
+            listed = len(aborted)
+            for transaction in aborted:
+                pairs += transaction
+        at = slot * ANSWERED_WORDS
+        shown = error, high_watermark, stable, log_start, listed, records_bytes
+        words[at : at + ANSWERED_WORDS] = array("q", shown)
+        if records_bytes > 0 or listed > 0:
+            told.append(at)
+            with_records += records_bytes > 0
+    heading = ring.version, correlation_id, throttle_time_ms, NO_ERROR, NO_SESSION
+    if with_records > _written.partitions:
+        _written.make_room(0, with_records)
+    while True:
+        size_bytes = _build_ring(
+            (heading,),
+            ring.native,
+            ring.answered,
+            pairs,
+            _written.heads,
+            _written.room_bytes,
+            _written.cuts,
+        )
+        if size_bytes > 0:
+            break
+        _written.make_room(2 * _written.room_bytes, 0)
+    for at in told:  # the next response names it without them
+        words[at + ABORTED_WORD] = min(words[at + ABORTED_WORD], 0)
+        words[at + RECORDS_WORD] = 0
+    frame = ffi.buffer(_written.heads, size_bytes)[:]
+    return frame, _written.cut_words[:with_records].tolist()
 
 
 def add_records(frame: ResponseHeads, records: Iterable[Sequence[Frame]]) -> list[Frame]:

@@ -30,6 +30,7 @@ from protocol.word_layout import build_layout, count_words
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from protocol.fetch_ring import FetchRing
     from protocol.primitives import Frame, TopicNameOrId
 
 ROWS_VERSION: Final = 13
@@ -125,8 +126,14 @@ def scan_head(frame: Frame, most: int) -> FetchHead | None:
     return _new(FetchHead, _HEAD.unpack(_head_bytes))
 
 
-def scan_request(frame: Frame, most: int) -> tuple[RequestHeader, FetchRequest] | None:
-    """Return header and content of a Fetch request. None as from `scan_head`."""
+def scan_request(
+    frame: Frame, most: int, ring: FetchRing | None = None
+) -> tuple[RequestHeader, FetchRequest] | None:
+    """Return header and content of a Fetch request. None as from `scan_head`.
+
+    `ring` has the partitions of an earlier request. If it matches this one, which forgets nothing,
+    `is_repeated` is True, and its objects are shared; if not, the ring is of no use any more.
+    """
     source, rows = frame if type(frame) is bytes else _from_buffer(frame), _rows
     found = _scan_fetch(source, len(frame), most, _head, rows.topics, rows.asked, ROOM)
     if found < 0:
@@ -141,6 +148,12 @@ def scan_request(frame: Frame, most: int) -> tuple[RequestHeader, FetchRequest] 
     if frame[CLIENT_ID_START] < 0x80:  # else its length is -1
         client_id = str(frame[_CLIENT_ID_AT:client_id_end], "utf-8", "replace")
     rack_id = str(frame[rack_start:rack_end], "utf-8") if rack_start < rack_end else ""
+    head = FETCH, version, correlation_id, client_id, body_start
+    if ring is not None and ring.version == version and not forgotten:
+        repeated = ring.match(source, rows.topics, topics, rows.asked, asked)
+        if repeated is not None:
+            request = *words[_REPLICA_ID:_NAMES_START], rack_id, repeated, [], True, True
+            return _new(RequestHeader, head), _new(FetchRequest, request)
     named: Iterable[TopicNameOrId]
     if topics == 1:
         only = frame[rows.topic_words[0] : rows.topic_words[1]]
@@ -156,8 +169,7 @@ def scan_request(frame: Frame, most: int) -> tuple[RequestHeader, FetchRequest] 
         left = list(zip(islice(named, asked, None), indices[::_ASKED_WORDS].tolist(), strict=False))
     key = _INDEX if topics == 1 else _KEY
     is_distinct = asked < 2 or len(set(map(key, partitions))) == asked
-    head = FETCH, version, correlation_id, client_id, body_start
-    request = *words[_REPLICA_ID:_NAMES_START], rack_id, partitions, left, is_distinct
+    request = *words[_REPLICA_ID:_NAMES_START], rack_id, partitions, left, is_distinct, False
     return _new(RequestHeader, head), _new(FetchRequest, request)
 
 

@@ -18,8 +18,8 @@ from protocol.groups import NAMING_GROUPS
 from proxy.fetch.authorization import Authorization
 from proxy.fetch.handler import handle_fetch, relay_unread
 from proxy.fetch.misses.reads import Reads
-from proxy.fetch.pacing import Pacing
 from proxy.fetch.passthrough import pass_fetch
+from proxy.fetch.sessions.repeated import RepeatedFetches
 from proxy.produce.handler import handle_produce
 from proxy.produce.pipeline import start_pipeline
 from proxy.produce.receive_in_arena import find_lender
@@ -72,13 +72,13 @@ class Dispatch:
     (`net.services.Handlers`).
     """
 
-    __slots__ = ("_has_pipeline", "_link", "_most", "authorization", "kept", "pacing", "reads")
+    __slots__ = ("_has_pipeline", "_link", "_most", "authorization", "kept", "reads", "repeated")
 
     _most: int
     authorization: Authorization
     kept: KeptLayout
-    pacing: Pacing
     reads: Reads
+    repeated: RepeatedFetches
 
     def __init__(self, link: Link, has_pipeline: bool = True) -> None:
         """`has_pipeline`: Produces may use the pipeline (proxy/produce/pipeline.py)."""
@@ -90,7 +90,7 @@ class Dispatch:
         link = self._link
         self.set_limits(link.broker.config.limits)
         self.authorization = Authorization(link)
-        self.kept, self.pacing = KeptLayout(), Pacing()
+        self.kept, self.repeated = KeptLayout(), RepeatedFetches(link.broker.sessions)
         self.reads = Reads(link)
         link.framed.framer.borrow_from(find_lender(link.broker, link.stores))
         let_produces_pass(link)
@@ -122,6 +122,7 @@ class Dispatch:
         broker.scheduler.drop_link(link)
         self.authorization.close()
         self.reads.close()
+        self.repeated.close()
         broker.sessions.remove_owned(link)
 
     def receive(self, frame: Frame) -> None:

@@ -102,23 +102,30 @@ class Loopback(PlayedTransport):
 class Wide:
     """The consumer and its partitions."""
 
-    def __init__(self, directory: Path, partitions: int, size_bytes: int, log: bool) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        partitions: int,
+        size_bytes: int,
+        log: bool,
+        settings: dict[str, Any] = CACHED,
+    ) -> None:
         logged = {"accessLog": {"directory": str(directory) if log else None}}
-        self._forebay = Played({**CACHED, **logged}, directory).forebay
+        self.forebay = Played({**settings, **logged}, directory).forebay
         self.socket = Loopback()
-        self.link = ClientConnection(self._forebay.listeners[0], 2)
+        self.link = ClientConnection(self.forebay.listeners[0], 2)
         transport: Any = self.socket
         self.link.framed.connection_made(transport)
         self.link.handlers.authorization.learn(TOPIC_ID, 0, time.monotonic() + 3600)
-        self._batch = build_batch(size_bytes)
-        step = batch.scan_batches(self._batch, 0, len(self._batch))[0].last_offset + 1
+        self.batch = build_batch(size_bytes)
+        step = batch.scan_batches(self.batch, 0, len(self.batch))[0].last_offset + 1
         self._store(partitions, step)
         words: Any = TopicWords(TOPIC, TOPIC_ID, {})
         self.frames = [
             build_fetch(words, [number * step] * partitions, size_bytes + 2000)
             for number in range(RING)
         ]
-        head, body = bytes(60), self._batch
+        head, body = bytes(60), self.batch
         self._pieces = [
             [part for _ in range(partitions) for part in (head, bytearray(body))]
             for _ in range(RING)
@@ -126,7 +133,7 @@ class Wide:
 
     def _store(self, partitions: int, step: int) -> None:
         """Fill each partition with a ring of copies of one batch."""
-        broker = self._forebay.broker
+        broker = self.forebay.broker
         broker.topics.learn(TOPIC, TOPIC_ID, {index: Leader(1, 0) for index in range(partitions)})
         topic = broker.topics.find(TOPIC)
         assert topic is not None
@@ -135,7 +142,7 @@ class Wide:
             partition = broker.partitions.follow(topic, index)
             assert partition is not None
             for number in range(RING):
-                one = bytearray(self._batch)
+                one = bytearray(self.batch)
                 batch.stamp_base_offset(memoryview(one), 0, number * step)
                 batch.stamp_leader_epoch(memoryview(one), 0, 0)
                 broker.cache.insert(partition.slot, one, 0, len(one), number * step)

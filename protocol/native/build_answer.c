@@ -7,6 +7,7 @@
 #define SESSIONS_FROM 7
 #define LOG_START_FROM 5
 #define REPLICA_FROM 11
+#define TOPIC_IDS_FROM 13
 #define PAIR_WORDS 2
 
 typedef struct {
@@ -83,6 +84,16 @@ static const int64_t *write_answered(writing *w, int64_t version, const po_answe
     return aborted;
 }
 
+/* The answer ends at `at`, records of `size` apart: writes its length. Returns `at`, or PO_WIDE. */
+static int64_t end_frame(uint8_t *out, uint64_t room, uint64_t at, uint64_t size) {
+    if (at > room) {
+        return PO_WIDE;
+    }
+    writing length = {out, room, 0, 0};
+    write_int(&length, (int64_t)(at + size - 4), 4);
+    return (int64_t)at;
+}
+
 int64_t po_build_heads(const po_heading *heading, const uint8_t *names, const uint32_t *name_ends,
                        const int64_t *words, uint64_t count, const int64_t *aborted, uint8_t *out, uint64_t room,
                        uint64_t *cuts) {
@@ -100,10 +111,55 @@ int64_t po_build_heads(const po_heading *heading, const uint8_t *names, const ui
         }
     }
     write_bytes(&w, names + name_at, name_ends[count] - name_at);
-    if (w.at > room) {
-        return PO_WIDE;
+    return end_frame(out, room, w.at, size);
+}
+
+/* The number of slots of one topic that follow each other in the order, from `from`. */
+static uint64_t count_alike(const po_ring *ring, uint64_t from) {
+    uint64_t end = from;
+    while (end < (uint64_t)ring->count && ring->topic_of[ring->order[end]] == ring->topic_of[ring->order[from]]) {
+        end++;
     }
-    writing length = {out, room, 0, 0};
-    write_int(&length, (int64_t)(w.at + size - 4), 4);
-    return (int64_t)w.at;
+    return end - from;
+}
+
+static void write_topic(writing *w, int64_t version, const po_ring *ring, int64_t number) {
+    const po_topic *topic = &ring->topic[number];
+    int64_t size = topic->end - topic->start;
+    if (version < TOPIC_IDS_FROM && w->flexible) {
+        write_count(w, size);
+    } else if (version < TOPIC_IDS_FROM) {
+        write_int(w, size, 2);
+    }
+    write_bytes(w, ring->names + topic->start, (uint64_t)size);
+}
+
+int64_t po_build_ring(const po_heading *heading, const po_ring *ring, const int64_t *words, const int64_t *aborted,
+                      uint8_t *out, uint64_t room, uint64_t *cuts) {
+    const po_answered *answered = (const po_answered *)(const void *)words;
+    writing w = {out, room, 0, heading->version >= FLEXIBLE_FROM};
+    uint64_t count = (uint64_t)ring->count, size = 0, runs = 0;
+    for (uint64_t i = 0; i < count; i += count_alike(ring, i)) {
+        runs++;
+    }
+    write_head(&w, heading);
+    write_count(&w, (int64_t)runs);
+    for (uint64_t i = 0, end = 0; i < count;) {
+        end = i + count_alike(ring, i);
+        write_topic(&w, heading->version, ring, ring->topic_of[ring->order[i]]);
+        write_count(&w, (int64_t)(end - i));
+        for (; i < end; i++) {
+            const po_answered *one = &answered[ring->order[i]];
+            write_int(&w, ring->asked[ring->order[i]].partition, 4);
+            aborted = write_answered(&w, heading->version, one, aborted);
+            if (one->records_bytes > 0) {
+                *cuts++ = w.at;
+                size += (uint64_t)one->records_bytes;
+            }
+            write_no_tags(&w);
+        }
+        write_no_tags(&w);
+    }
+    write_no_tags(&w);
+    return end_frame(out, room, w.at, size);
 }

@@ -97,6 +97,22 @@ typedef struct {                /* 6 words: one of its partitions */
     int64_t records_bytes;
 } po_answered;
 
+typedef struct {                /* the partitions of a client's Fetches, a slot for each, in the order of the first */
+    int64_t slots, topics;
+    const uint8_t *names;       /* the topics' names or ids, which `topic` cuts */
+    const po_topic *topic;
+    int64_t *topic_of;          /* of each slot: index into `topic` */
+    po_asked *asked;            /* of each slot: what was asked last */
+    int64_t *named;             /* of each slot: 1 if the last request named it */
+    int64_t *mark;              /* of each slot: the last request in which it was found */
+    int64_t *place;             /* of each slot: its number in that request */
+    int64_t *order;             /* slots of the last request, in its order */
+    int64_t *dropped;           /* slots that it no longer names */
+    int64_t count, drops;       /* how many of each */
+    int64_t request;            /* numbers the requests */
+    int64_t next;               /* the slot at which the search begins */
+} po_ring;
+
 /* The number of partitions of a Produce, the first `room` of them in `rows`. PO_MALFORMED; PO_WIDE: po_weigh finds more than
  * `most` in it. */
 int64_t po_scan_produce(const uint8_t *frame, uint64_t size, int64_t most, po_produce *out, po_row *rows, int64_t room);
@@ -125,6 +141,17 @@ int64_t po_scan_rows(const uint8_t *frame, uint64_t size, po_answer *out, po_top
 int64_t po_build_heads(const po_heading *heading, const uint8_t *names, const uint32_t *name_ends,
                        const int64_t *words, uint64_t count, const int64_t *aborted, uint8_t *out, uint64_t room,
                        uint64_t *cuts);
+/* Finds each of `count` partitions of a Fetch, scanned into `topics` and `rows`, in the ring: searching begins where the last
+ * one was found, so that a request in another rotation, or with some left out, is found in one round. Returns the number of
+ * slots in `changed`: what is asked of them has changed, or the request before did not name them. `order`, `place` and
+ * `named` say what this request names; `dropped` has the `drops` slots that it no longer names. PO_MALFORMED, and the ring is of
+ * no use any more: it names a partition that the ring does not have, or one twice, or takes too many steps. */
+int64_t po_match_ring(po_ring *ring, const uint8_t *frame, const po_topic *topics, int64_t topic_count,
+                      const po_asked *rows, int64_t count, int64_t *changed);
+/* Writes the answer to the request that the ring has matched, as po_build_heads does: `words` are a po_answered for each
+ * slot. */
+int64_t po_build_ring(const po_heading *heading, const po_ring *ring, const int64_t *words, const int64_t *aborted,
+                      uint8_t *out, uint64_t room, uint64_t *cuts);
 /* How much a Produce (API key 0, versions 3 to 13) or Fetch (4 to 18) names: its topics, partitions, forgotten partitions
  * and tagged fields, and one for each 256 bytes of a text. Beyond `most` it is not counted on. Negative: it is garbled. */
 int64_t po_weigh(const uint8_t *frame, uint64_t size, uint64_t body_start, int api_key, int version, int64_t most);

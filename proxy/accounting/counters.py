@@ -184,7 +184,7 @@ class FetchCounts:
     undelivered_partitions: int = 0
     would_hit_bytes: int = 0
     looked_partitions: int = 0
-    paced: int = 0
+    repeated: int = 0
     refused: int = 0
     wait_s: Histogram = field(default_factory=_waits)
     hit_s: Histogram = field(default_factory=_waits)

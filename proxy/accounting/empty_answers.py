@@ -5,6 +5,8 @@ partitions of one connection, client id, topic, result and reason. Invariants:
 * every partition that is added is in one sum, and every sum becomes one line.
 * no sum covers time on both sides of a multiple of EMPTY_INTERVAL_MS. With the next interval the
   sums are due, and their lines follow within TICKS ticks; the connection need not live that long.
+* responses of one connection that name the same partitions are a run, which becomes sums when its
+  interval ends: it costs nothing for a partition without news.
 * the sums hold a bounded number of partitions: a share of the log's queue.
 """
 
@@ -17,7 +19,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from metrics.access_log_schema import EMPTY_INTERVAL_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from metrics.access_log import AccessLog, EmptyValues
 
@@ -30,6 +32,14 @@ QUEUE_SHARE: Final = 2
 Each sum names at least one, so all of their lines fit into half of the queue when it is closed.
 """
 
+AskerKey: TypeAlias = "tuple[str, int, str | None, str | None]"
+"""Listener, connection, client id and group, with which a SumKey begins."""
+AskedTopic: TypeAlias = "str | bytes"
+"""A topic as a client names it."""
+Describe: TypeAlias = "Callable[[AskedTopic], tuple[str | None, bytes | None]]"
+"""Returns name and id of a topic as they appear in the log."""
+CLEAN = ("hit", "")
+"""Result and reason of a partition at the end of its log."""
 SumKey: TypeAlias = "tuple[str, int, str | None, str | None, str | None, bytes | None, str, str]"
 """Listener, connection, client id, group, topic name, topic id, result and reason, as in `EmptyLine`."""
 
@@ -69,6 +79,16 @@ class Sum:
             counted.update(partitions)
             self.named += len(counted)
 
+    def merge(self, run: ResponseRun, responses: int, counts: Mapping[int, int]) -> None:
+        """Count partitions of a run's responses, without lag: how often each was named."""
+        self._first_ms = min(run.first_ms, self._first_ms)
+        self._last_ms = max(run.last_ms, self._last_ms)
+        self._responses += responses
+        counted = self._counts.setdefault(0, Counter())
+        self.named -= len(counted)
+        counted.update(counts)
+        self.named += len(counted)
+
     @property
     def verdict(self) -> tuple[str, str]:
         """Result and reason of all of its partitions."""
@@ -91,6 +111,67 @@ class Sum:
         )
 
 
+class ResponseRun:
+    """Responses of one asker that named the same partitions, nearly all at the end of their logs.
+
+    Counts the responses, and those partitions that were not at the end. `named`: partitions by topic.
+    """
+
+    __slots__ = (
+        "_others",
+        "_without",
+        "admitted_bytes",
+        "asker",
+        "describe",
+        "first_ms",
+        "last_ms",
+        "named",
+        "responses",
+        "size",
+    )
+
+    def __init__(
+        self,
+        asker: AskerKey,
+        named: Mapping[AskedTopic, Sequence[int]],
+        describe: Describe,
+        now_ms: int,
+        admitted_bytes: int,
+    ) -> None:
+        self.asker = asker
+        self.named = named
+        self.describe = describe
+        self.first_ms = self.last_ms = now_ms
+        self.admitted_bytes = admitted_bytes
+        self.responses = 0
+        self.size = sum(map(len, named.values()))
+        self._others: Counter[tuple[AskedTopic, int]] = Counter()
+        self._without: Counter[AskedTopic] = Counter()
+
+    def add(self, now_ms: int, others: Sequence[tuple[AskedTopic, int]]) -> None:
+        """Count one response. `others`: partitions that are counted elsewhere."""
+        self.last_ms = max(now_ms, self.last_ms)
+        self.responses += 1
+        self._others.update(others)
+        for topic, count in Counter(topic for topic, _ in others).items():
+            self._without[topic] += count == len(self.named[topic])
+
+    @property
+    def partitions(self) -> int:
+        """Partitions, each as often as a response named it without records."""
+        return self.responses * self.size - self._others.total()
+
+    def topics(self) -> Iterator[tuple[AskedTopic, int, dict[int, int]]]:
+        """Each topic with the number of responses that named some partition of it without records,
+        and how often they named each. Topics and partitions of which there are none are left out.
+        """
+        for topic, partitions in self.named.items():
+            counts = {one: self.responses - self._others[topic, one] for one in partitions}
+            counts = {one: times for one, times in counts.items() if times}
+            if counts:
+                yield topic, self.responses - self._without[topic], counts
+
+
 def read_wall_ms() -> int:
     """The wall clock, in milliseconds since 1970."""
     return time_ns() // 1_000_000
@@ -107,6 +188,7 @@ class EmptyAnswers:
         "_interval",
         "_named",
         "_now_ms",
+        "_runs",
         "_share",
         "_sums",
         "limit",
@@ -123,6 +205,9 @@ class EmptyAnswers:
         self._now_ms = now_ms
         self.limit = queue_lines // QUEUE_SHARE
         self._sums: dict[SumKey, Sum] = {}  # of the current interval
+        self._runs: dict[
+            tuple[AskerKey, int], ResponseRun
+        ] = {}  # of the current interval; by `id` of `named`
         self._due: deque[Sum] = deque()  # of intervals before it, the oldest first
         self._interval = 0
         self._share = 0
@@ -145,14 +230,40 @@ class EmptyAnswers:
         self._named -= one.named
         one.add(now_ms, by_lag)
         self._named += one.named
-        while self._named > self.limit:
-            self._end(self._due.popleft() if self._due else self._sums.pop(next(iter(self._sums))))
+        if self._named > self.limit:
+            self._hold_limit()
+
+    def add_run(
+        self,
+        asker: AskerKey,
+        named: Mapping[AskedTopic, Sequence[int]],
+        others: Sequence[tuple[AskedTopic, int]],
+        describe: Describe,
+        admitted_bytes: int,
+    ) -> None:
+        """Count a response that named the partitions `named`, by topic, all without records and at
+        the end of their logs, but for `others`, which are added on their own.
+
+        Costs nothing for a partition if the same object `named` comes again.
+        """
+        now_ms = self._now_ms()
+        self._turn(now_ms)
+        key = asker, id(named)
+        run = self._runs.get(key)
+        if run is None:
+            run = self._runs[key] = ResponseRun(asker, named, describe, now_ms, admitted_bytes)
+            self._named += run.size
+        run.add(now_ms, others)
+        if self._named > self.limit:
+            self._hold_limit()
 
     def count_open(self) -> Counter[tuple[str, str]]:
         """Partitions of sums that are no lines yet, by result and reason."""
         counted: Counter[tuple[str, str]] = Counter()
         for one in (*self._sums.values(), *self._due):
             counted[one.verdict] += one.partitions
+        for run in self._runs.values():
+            counted[CLEAN] += run.partitions
         return counted
 
     def tick(self, _now: float) -> None:
@@ -163,6 +274,7 @@ class EmptyAnswers:
 
     def close(self) -> None:
         """End all sums. Call before the log is closed."""
+        self._end_runs()
         self._due.extend(self._sums.values())
         self._sums.clear()
         while self._due:
@@ -173,9 +285,32 @@ class EmptyAnswers:
         interval = now_ms // EMPTY_INTERVAL_MS
         if interval != self._interval:
             self._interval = interval
+            self._end_runs()
             self._due.extend(self._sums.values())
             self._sums.clear()
             self._share = -(-len(self._due) // TICKS)
+
+    def _end_runs(self) -> None:
+        """Make sums of all runs."""
+        runs, self._runs = self._runs, {}
+        for run in runs.values():
+            self._named -= run.size
+            for topic, responses, counts in run.topics():
+                key = *run.asker, *run.describe(topic), *CLEAN
+                one = self._sums.get(key)
+                if one is None:
+                    one = self._sums[key] = Sum(key, run.first_ms, run.admitted_bytes)
+                self._named -= one.named
+                one.merge(run, responses, counts)
+                self._named += one.named
+
+    def _hold_limit(self) -> None:
+        """End the oldest sums while all name too many partitions."""
+        while self._named > self.limit:
+            if not self._due and not self._sums:
+                self._end_runs()
+                continue
+            self._end(self._due.popleft() if self._due else self._sums.pop(next(iter(self._sums))))
 
     def _end(self, one: Sum) -> None:
         self._named -= one.named

@@ -115,7 +115,7 @@ def _fetches(broker: Broker) -> Iterator[Sample]:
         size_bytes = counters.upstream.fetch_bytes.get(purpose, 0)
         yield Sample("forebay_upstream_fetch_bytes_total", (purpose,), size_bytes)
     yield Sample("forebay_fetch_looks_total", (), fetch.looked_partitions)
-    yield Sample("forebay_fetch_paced_total", (), fetch.paced)
+    yield Sample("forebay_fetch_repeated_total", (), fetch.repeated)
     yield Sample("forebay_fetch_shared_reads_total", (), broker.shared_reads.joined)
     yield Sample("forebay_fetch_shared_bytes_total", (), broker.shared_reads.joined_bytes)
     yield Sample("forebay_fetch_undelivered_partitions_total", (), fetch.undelivered_partitions)

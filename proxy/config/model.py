@@ -300,7 +300,8 @@ class Limits(Section):
         default=250_000,
         ge=0,
         le=100_000_000,
-        description="Partitions of all fetch sessions together, about 400 bytes each.",
+        description="Partitions of all fetch sessions together, and of wide Fetches without a session, which "
+        "are remembered, too; about 400 bytes each.",
     )
     idle_timeout_s: Duration = Field(
         default=600.0,

@@ -35,10 +35,26 @@ LEAST_DELAY_S = 0.0000005
 millisecond.
 """
 
-Departed: TypeAlias = "tuple[ClientFetch, Sequence[PartitionOutcome], bool, float, float]"
+EMPTY = ("hit", "")
+"""Result and reason of a partition that memory names without records."""
+
+Departed: TypeAlias = "tuple[ClientFetch, Sequence[PartitionOutcome], bool, float, float, int]"
 """A response that has left: Fetch, outcomes, whether Forebay built it (False: it is the broker's own
-frame), when it left, in seconds, and the seconds in the purgatory, or NOT_PARKED.
+frame), when it left, in seconds, the seconds in the purgatory, or NOT_PARKED, and the number of
+partitions that it names without records and without an outcome.
 """
+
+
+def _is_at_end(one: PartitionOutcome) -> bool:
+    """Return True if memory named the partition without records: the client has read all of its log."""
+    asked, partition, _, _, _ = one.status
+    return (
+        not one.size_bytes
+        and (one.result, one.reason) == EMPTY
+        and partition is not None
+        and partition.is_followed
+        and partition.row.high_watermark == asked.fetch_offset
+    )
 
 
 class AccessLines:
@@ -65,8 +81,8 @@ class AccessLines:
         """Log each partition of Fetches whose responses have left completely: a line, or a sum."""
         lines: list[FetchValues] = []
         admitted_bytes, time_ms = self._cache.peek_admitted_bytes(), time_ns() // NS_IN_MS
-        for fetch, outcomes, _, left_at, waited_s in departed:
-            link, head, request, _, _, received_at = fetch
+        for fetch, outcomes, _, left_at, waited_s, clean in departed:
+            link, head, request, _, _, received_at, _ = fetch
             response = (
                 time_ms,
                 link.listener.name,
@@ -114,10 +130,30 @@ class AccessLines:
                         timestamp_ms,
                     )
                 )
+            if clean:
+                empty = self._add_clean(fetch, outcomes, empty, admitted_bytes)
             if empty:
                 self._add_empty(link, empty, admitted_bytes)
         if lines:
             self._log.put_all(lines)
+
+    def _add_clean(
+        self,
+        fetch: ClientFetch,
+        outcomes: Sequence[PartitionOutcome],
+        empty: Sequence[PartitionOutcome],
+        admitted_bytes: int,
+    ) -> list[PartitionOutcome]:
+        """Count the partitions of a response that have no outcome, and those of `empty` that are at
+        the end of their logs, too. Return the rest of `empty`.
+        """
+        link, repeated = fetch.link, fetch.repeated
+        assert repeated is not None
+        rest = [one for one in empty if not _is_at_end(one)]
+        others = [one.status.asked[:2] for one in outcomes if not _is_at_end(one)]
+        asker = link.listener.name, link.number, cut_text(link.client_id), link.group
+        self.empty.add_run(asker, repeated.by_topic, others, self._name, admitted_bytes)
+        return rest
 
     def _add_empty(
         self, link: FetchLink, outcomes: Sequence[PartitionOutcome], admitted_bytes: int

@@ -11,6 +11,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
+from proxy.fetch.access_lines import EMPTY
 from proxy.fetch.services import NOT_PARKED
 from proxy.partitions.readable import UNREAD, PartitionOutcome
 
@@ -47,16 +48,20 @@ class Accounts:
         is_ours: bool,
         delivered: bool,
         waited_s: float = NOT_PARKED,
+        clean: int = 0,
     ) -> None:
-        """Count the response to `fetch`: it has left, or never will (`delivered` is False)."""
+        """Count the response to `fetch`: it has left, or never will (`delivered` is False).
+
+        `clean`: partitions that it names without records, and that have no outcome.
+        """
         now = self._broker.now()
         if not delivered:
-            self._broker.counters.fetch.lose(len(outcomes))
-            self._count(((fetch, (), is_ours, now, waited_s),))
+            self._broker.counters.fetch.lose(len(outcomes) + clean)
+            self._count(((fetch, (), is_ours, now, waited_s, 0),))
         elif self._departed is not None:
-            self._departed.append((fetch, outcomes, is_ours, now, waited_s))
+            self._departed.append((fetch, outcomes, is_ours, now, waited_s, clean))
         else:
-            self._count(((fetch, outcomes, is_ours, now, waited_s),))
+            self._count(((fetch, outcomes, is_ours, now, waited_s, clean),))
 
     def enter_unread(
         self, link: FetchLink, head: RequestHeader, received_at: float, delivered: bool
@@ -84,7 +89,9 @@ class Accounts:
         """Count responses. One that was not delivered has no outcomes: only its time is counted."""
         broker = self._broker
         counts = broker.counters.fetch
-        for fetch, outcomes, is_ours, left_at, waited_s in departed:
+        for fetch, outcomes, is_ours, left_at, waited_s, clean in departed:
+            if clean:
+                counts.partitions[EMPTY] += clean
             for verdict, alike in groupby(outcomes, VERDICT):
                 sizes = list(map(SIZE, alike))
                 counts.partitions[verdict] += len(sizes)

@@ -87,7 +87,7 @@ class DelayedFetch:
     def __init__(
         self, record: FetchRecord, frame: Frame, idle_partitions: IdlePartitions | None
     ) -> None:
-        """`idle_partitions` None: the Fetch has no session that remembers its partitions."""
+        """`idle_partitions` None: nothing is remembered of its partitions."""
         self.record = record
         self._frame = frame
         self._behind = record.link.last_ordinal
@@ -122,21 +122,6 @@ class DelayedFetch:
             link.handlers.authorization.prove(unproven, version, self._proven)
         else:
             self._go_on(statuses, now)
-
-    def pause(self, until: float) -> None:
-        """Evaluate for the first time at `until` (seconds), or at max_wait if that is earlier. At
-        once, if too many Fetches wait.
-        """
-        self._fenced(
-            partial(self._pause, min(until, self._deadline)), self.record.fetch.received_at
-        )
-
-    def _pause(self, until: float, now: float) -> None:
-        if self._hold(build_view([], ()), (), now):
-            self.record.link.broker.counters.fetch.paced += 1
-            self._evaluate_at(until, now)
-        else:
-            self._evaluate(now)
 
     def _proven(self, answered: bool) -> None:
         """Continue after the broker's answer about rights; `answered` is False if the connection
@@ -252,7 +237,7 @@ class DelayedFetch:
 
     @property
     def _has_clean(self) -> bool:
-        """True if the session has partitions that are not evaluated, because nothing changed."""
+        """True if it asks for partitions that are not evaluated, because nothing changed."""
         return self._idle_partitions is not None and self._idle_partitions.clean_count > 0
 
     def _evaluate_partitions(self, now: float) -> list[PartitionStatus]:

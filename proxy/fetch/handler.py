@@ -5,6 +5,8 @@ Invariants:
 * Versions 4 to 18 are decoded; any other version is relayed.
 * Fetch sessions are Forebay's own (fetch/sessions/context.py). A session completes the request; the
   broker gets the request without a session.
+* A Fetch without a session that names the partitions of the one before is evaluated as in a session
+  (fetch/sessions/repeated.py).
 * The broker sees no request whose partitions memory can all answer.
 * Memory is asked first; an object is made only for a Fetch that waits, is forwarded or is refused.
 * A request that mixes hits and misses is split (fetch/delayed_fetch.py, fetch/misses/reads.py).
@@ -47,7 +49,11 @@ def handle_fetch(link: FetchLink, frame: Frame, most: int) -> None:
     or that is malformed, is relayed unread. The call never blocks: the response leaves later if the
     Fetch waits.
     """
-    scanned = scan_request(frame, most)
+    repeated = link.handlers.repeated
+    ring = repeated.ring
+    if ring is not None and not _is_free(link):
+        ring = None
+    scanned = scan_request(frame, most, ring)
     if scanned is None:
         relay_unread(link, frame)
         return
@@ -65,10 +71,15 @@ def handle_fetch(link: FetchLink, frame: Frame, most: int) -> None:
     broker, now = link.broker, link.broker.now()
     if max_bytes > broker.node.fetch_max_bytes:  # KafkaApis.handleFetchRequest
         request = request._replace(max_bytes=broker.node.fetch_max_bytes)
-    context, idle_partitions = None, None
+    context, remembered, idle_partitions = None, None, None
     if session_id != NO_SESSION or session_epoch != FINAL_EPOCH or not request.is_distinct:
         context = open_fetch(broker.sessions, request, version, link.session_owner, now)
-    fetch = ClientFetch(link, head, request, context, len(frame), now)
+        if request.is_repeated:
+            repeated.close()
+    elif request.is_repeated or (len(request.partitions) >= repeated.least and _is_free(link)):
+        remembered = repeated.take(request, version, now)
+        broker.counters.fetch.repeated += remembered is not None
+    fetch = ClientFetch(link, head, request, context, len(frame), now, remembered)
     if (
         (context is not None and context.kind is Kind.ERROR)
         or isolation_level not in ISOLATION_LEVELS
@@ -79,11 +90,9 @@ def handle_fetch(link: FetchLink, frame: Frame, most: int) -> None:
     ) and _goes_past_memory(fetch, frame):
         return
     asked = request.partitions
-    if context is not None:
-        asked, idle_partitions = context.changed, find_idle_partitions(fetch, now)
-    if now < link.handlers.pacing.until and request.least_bytes:
-        DelayedFetch(FetchRecord(fetch), frame, idle_partitions).pause(link.handlers.pacing.until)
-        return
+    if context is not None or remembered is not None:
+        idle_partitions = find_idle_partitions(fetch, now)
+        asked = asked if context is None else context.changed
     if idle_partitions is None:
         statuses = evaluate(link, asked, isolation_level, version, now)
     else:
@@ -114,6 +123,13 @@ def relay_unread(link: FetchLink, frame: Frame) -> None:
         frame = end_session(frame, head.api_version, head.body_start)
     on_sent = partial(link.broker.accounts.enter_unread, link, head, link.broker.now())
     relay(link, head, frame, on_sent)
+
+
+def _is_free(link: FetchLink) -> bool:
+    """Return True if all responses of the connection have left: nothing uses what is remembered of
+    its partitions.
+    """
+    return not link.replies.places and link.framed.is_idle
 
 
 def _goes_past_memory(fetch: ClientFetch, frame: Frame) -> bool:

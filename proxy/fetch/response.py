@@ -32,7 +32,6 @@ from protocol.fetch_build import (
     plan_layout,
 )
 from proxy.fetch.misses.read import Stage
-from proxy.fetch.pacing import WIDE_PARTITIONS
 from proxy.fetch.services import NOT_PARKED
 from proxy.fetch.sessions.context import NO_SESSION, PlannedResponse
 from proxy.net.send_buffer import PIECE_BYTES, cut_buffers
@@ -122,13 +121,12 @@ def build_answer(
     `record` None: the Fetch has no place in the response order yet. `has_clean`: the session has
     more partitions, without changes. Precondition: the Fetch was not answered.
     """
-    link, head, request, context, _, _ = fetch
+    link, head, request, context, _, _, repeated = fetch
     broker = link.broker
     sender = broker.cache.sender
     if sender.size_bytes:
         sender.drop()  # of a response that could not be built
-    most = min(request.max_bytes, broker.answer_bytes)
-    budget = _Budget(most)
+    budget = _Budget(min(request.max_bytes, broker.answer_bytes))
     answers: list[FetchAnswer] = []
     outcomes: list[PartitionOutcome] = []
     begin = 0
@@ -149,17 +147,18 @@ def build_answer(
         pause_ms = _throttle_time_ms(fetch, outcomes, budget.taken, has_clean, now)
         for one in budget.taken:
             link.handlers.reads.drop(one)
-    layout, keys = link.handlers.kept.layout, list(map(KEY, named))
-    if len(named) != len(answers):
-        outcomes = [one for one in outcomes if KEY(one.status.asked) in keys]
-    if not named:
-        sender.drop()  # the session is in error
-    if layout is None or layout.keys != keys or layout.version != head.api_version:
-        layout = _plan_layout(fetch, keys)
     correlation_id = head.correlation_id
-    frame = build_heads(layout, correlation_id, pause_ms, error_code, session_id, named)
-    if len(named) >= WIDE_PARTITIONS and 2 * budget.room > most:
-        link.handlers.pacing.answered(len(named), len(frame[1]), now)
+    if repeated is not None:
+        frame = repeated.build_heads(correlation_id, pause_ms, named)
+    else:
+        layout, keys = link.handlers.kept.layout, list(map(KEY, named))
+        if len(named) != len(answers):
+            outcomes = [one for one in outcomes if KEY(one.status.asked) in keys]
+        if not named:
+            sender.drop()  # the session is in error
+        if layout is None or layout.keys != keys or layout.version != head.api_version:
+            layout = _plan_layout(fetch, keys)
+        frame = build_heads(layout, correlation_id, pause_ms, error_code, session_id, named)
     _send(fetch, record, outcomes, named, frame, budget)
     _note_used(fetch, statuses, reads, now)
 
@@ -230,7 +229,8 @@ def _send(
     """Send the finished response: by one write from the arena to the socket if nothing is before it,
     else through the response order.
     """
-    link, _, _, _, request_bytes, _ = fetch
+    link, _, request, _, request_bytes, _, repeated = fetch
+    clean = 0 if repeated is None else len(request.partitions) - len(outcomes)
     place, waited_s = (None, NOT_PARKED) if record is None else (record.reply, record.waited_s)
     accounts, line = link.broker.accounts, link.replies.places
     is_next = line[0] is place if line else place is None
@@ -248,7 +248,7 @@ def _send(
         if sent_bytes == size_bytes:
             link.left_directly(api.FETCH, place, size_bytes, request_bytes)
             try:
-                accounts.enter(fetch, outcomes, True, True, waited_s)
+                accounts.enter(fetch, outcomes, True, True, waited_s, clean)
             finally:
                 if link.replies.places or link.finishing or link.holds_client:
                     link.release_next()
@@ -266,7 +266,7 @@ def _send(
         for hit in hits:
             hit.release()
     held_bytes = sum([one.size_bytes for one in outcomes if one.status.state in NEEDS_BROKER])
-    left = partial(accounts.enter, fetch, outcomes, True, waited_s=waited_s)
+    left = partial(accounts.enter, fetch, outcomes, True, waited_s=waited_s, clean=clean)
     _send_in_order(fetch, place, buffers, hits, held_bytes, partial(_left, fetch, sent_bytes, left))
 
 

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from protocol.header import RequestHeader
     from protocol.primitives import TopicNameOrId
     from proxy.fetch.misses.reads import Reads
-    from proxy.fetch.pacing import Pacing
     from proxy.fetch.purgatory import Purgatory
     from proxy.fetch.sessions.cache import SessionCache
     from proxy.fetch.sessions.context import FetchContext
+    from proxy.fetch.sessions.repeated import RepeatedFetches, RepeatedPartitions
     from proxy.fetch.wakeups import WakeupBatch
     from proxy.net.client_connection import ClientConnection
     from proxy.net.own_connections import OwnConnections
@@ -49,8 +49,12 @@ class ResponseAccounts(Protocol):
         is_ours: bool,
         delivered: bool,
         waited_s: float = NOT_PARKED,
+        clean: int = 0,
     ) -> None:
-        """Count the response to `fetch`: it has left, or never will (`delivered` is False)."""
+        """Count the response to `fetch`: it has left, or never will (`delivered` is False).
+
+        `clean`: partitions that it names without records, and that have no outcome.
+        """
 
     def enter_unread(
         self, link: FetchLink, head: RequestHeader, received_at: float, delivered: bool
@@ -123,8 +127,8 @@ class FetchHandlers(MissHandlers, Protocol):
         """The layout of the last response."""
 
     @property
-    def pacing(self) -> Pacing:
-        """When the next Fetch is evaluated."""
+    def repeated(self) -> RepeatedFetches:
+        """What is remembered of the Fetches without a session."""
 
     @property
     def reads(self) -> Reads:
@@ -140,6 +144,8 @@ class ClientFetch(NamedTuple):
 
     `context` is the Fetch as its session completes it; None if it names each partition once and no
     session, or if its session is the broker's.
+    `repeated`: its partitions as they are remembered from the connection's Fetch before; None if they
+    are not, or if it names a session.
     `request_bytes` are charged to the byte budget of requests until the response is made.
     """
 
@@ -149,6 +155,7 @@ class ClientFetch(NamedTuple):
     context: FetchContext | None
     request_bytes: int
     received_at: float
+    repeated: RepeatedPartitions | None = None
 
     @property
     def partitions(self) -> list[FetchPartition]:

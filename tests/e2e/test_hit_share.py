@@ -148,5 +148,8 @@ def test_tail_of_many_partitions_is_read_from_memory(pair: Pair, partitions: int
         bring_to_tail(writer, groups)
         while shares[-1] <= LEAST_SHARE and len(shares) <= PHASES:
             shares.append(measure_share(pair, writer, groups))
+    assert pair.sidecar.metrics()["forebay_fetch_repeated_total",] > partitions, (
+        "librdkafka has no fetch sessions: nearly all of its Fetches name what the one before named"
+    )
     assert shares[-1] > LEAST_SHARE, shares
     assert min(shares[1:]) > LEAST_DISTURBED_SHARE, shares

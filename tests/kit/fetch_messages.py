@@ -82,7 +82,7 @@ def scan_request(frame: Frame, version: int, body_start: int) -> FetchRequest:
             replica_id = _replica_id(frame, tags)
     session = session_id, session_epoch, session_at
     is_distinct = len({one[:2] for one in partitions}) == len(partitions)
-    named = rack_id, partitions, forgotten, is_distinct
+    named = rack_id, partitions, forgotten, is_distinct, False
     return FetchRequest._make((replica_id, *limits, *session, *named))
 
 

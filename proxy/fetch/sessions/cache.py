@@ -87,6 +87,9 @@ class SessionPartitions:
 
     __slots__ = ("_order", "_turns", "by_key", "topics", "tracker")
 
+    turn_of = TURN
+    """Place of a kept partition in the order in which they are to be read."""
+
     def __init__(self, by_key: dict[PartitionKey, CachedPartition]) -> None:
         self.by_key = by_key
         self.topics = Counter(topic for topic, _ in by_key)
@@ -299,6 +302,19 @@ class SessionCache:
         ids.discard(session.id)
         if not ids:
             del self._of_owner[session.owner]
+
+    def reserve(self, partitions: int, now_s: float) -> bool:
+        """Count partitions that are remembered outside of a session against the same limit. Return
+        False, and count none, without room for them; only stale sessions give way.
+        """
+        if partitions > self._limits.session_partitions or not self._make_room(partitions, now_s):
+            return False
+        self._partitions += partitions
+        return True
+
+    def release(self, partitions: int) -> None:
+        """Undo `reserve`."""
+        self._partitions -= partitions
 
     def remove_owned(self, owner: Hashable) -> None:
         """Forget all sessions of an owner that will not return."""

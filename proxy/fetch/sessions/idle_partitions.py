@@ -1,9 +1,9 @@
-"""Idle partitions of a fetch session: a Fetch evaluates the dirty partitions, not all of them.
+"""Idle partitions: a Fetch whose partitions are remembered evaluates the dirty ones, not all of them.
 
-Owns which partitions of a session are clean. A clean partition is at the log's end, and an open
-Fetch of the replica fetcher names it. Its HW and log start are those that the client knows (rules
-of omission, fetch/sessions/context.py). Must not know how changes are detected, or what is
-answered. Invariants:
+Owns which partitions of a fetch session, or of a connection's Fetches without one, are clean. A
+clean partition is at the log's end, and an open Fetch of the replica fetcher names it. The client
+knows its HW and log start (rules of omission, fetch/sessions/context.py). Must not
+know how changes are detected, or what is answered. Invariants:
 * A clean partition has a `CleanPartition` among its waiters. A wake-up, or a request that names it,
   makes it dirty. Each Fetch evaluates all dirty partitions.
 * All partitions are evaluated again every EVALUATE_ALL_S, and early enough to renew the client's
@@ -13,25 +13,49 @@ answered. Invariants:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from proxy.fetch.authorization import RENEW_AT
 from proxy.fetch.evaluate import evaluate
-from proxy.fetch.sessions.cache import ASKED, TURN
+from proxy.fetch.sessions.cache import ASKED
 from proxy.fetch.sessions.context import Kind
 from proxy.partitions.readable import AT_END
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from proxy.fetch.services import ClientFetch, FetchLink
-    from proxy.fetch.sessions.cache import PartitionKey, Session
+    from proxy.fetch.sessions.cache import (
+        CachedPartition,
+        DirtyTracker,
+        PartitionKey,
+    )
     from proxy.fetch.wakeups import WaitingFetch
     from proxy.partitions.readable import PartitionStatus
     from proxy.partitions.table import Partition
 
 EVALUATE_ALL_S = 10.0
 """Seconds for which the absence of wake-ups is trusted."""
+
+
+class RememberedPartitions(Protocol):
+    """The partitions of a session, or of a connection's Fetches without one."""
+
+    tracker: DirtyTracker | None
+
+    @property
+    def by_key(self) -> dict[PartitionKey, CachedPartition]:
+        """Those that the next Fetch asks for, unless its request says otherwise."""
+
+    @property
+    def turn_of(self) -> Callable[[CachedPartition], int]:
+        """Returns the place of a kept partition in the order in which they are to be read."""
+
+    def track(self, tracker: DirtyTracker) -> None:
+        """Tell `tracker` of changes from now on, and no other."""
+
+    def untrack(self, tracker: DirtyTracker) -> None:
+        """Tell `tracker` no more; no effect if another has replaced it."""
 
 
 class ReaderIdentity(NamedTuple):
@@ -70,17 +94,19 @@ class IdlePartitions:
         "_dirty",
         "_evaluate_all_at",
         "_is_waking",
-        "_session",
+        "_partitions",
         "closed",
         "fetch",
         "reader",
         "used_at",
     )
 
-    def __init__(self, session: Session, reader: ReaderIdentity, now: float) -> None:
-        self._session = session
+    def __init__(
+        self, partitions: RememberedPartitions, reader: ReaderIdentity, now: float
+    ) -> None:
+        self._partitions = partitions
         self.reader = reader
-        self._dirty: dict[PartitionKey, None] = dict.fromkeys(session.partitions.by_key)
+        self._dirty: dict[PartitionKey, None] = dict.fromkeys(partitions.by_key)
         self._clean: dict[PartitionKey, CleanPartition] = {}
         self._evaluate_all_at = now
         self._is_waking = False
@@ -104,8 +130,8 @@ class IdlePartitions:
             self._mark_all_dirty()
             period_s = link.broker.config.cache.authorize_every_s * (1 - RENEW_AT)
             self._evaluate_all_at = now + min(EVALUATE_ALL_S, period_s)
-        kept = map(self._session.partitions.by_key.__getitem__, self._dirty)
-        asked, dirty = list(map(ASKED, sorted(kept, key=TURN))), []
+        kept = map(self._partitions.by_key.__getitem__, self._dirty)
+        asked, dirty = list(map(ASKED, sorted(kept, key=self._partitions.turn_of))), []
         for status in evaluate(link, asked, isolation, version, now):
             if status.state is not AT_END or not self._try_mark_clean(status, now):
                 dirty.append(status)
@@ -118,20 +144,16 @@ class IdlePartitions:
         partition, link = status.partition, self.reader.link
         if partition is None or self.closed:
             return False
-        leader_state, broker = partition.leader_state, link.broker
-        kept = self._session.partitions.by_key[status.asked.topic, status.asked.partition]
-        if (kept.high_watermark, kept.log_start_offset) != (
-            leader_state.high_watermark,
-            leader_state.log_start_offset,
-        ):
-            return False
+        key, broker, row = status.asked[:2], link.broker, partition.row
+        kept = self._partitions.by_key[key]
         if (
-            not partition.open_polls
+            kept.high_watermark != row.high_watermark
+            or kept.log_start_offset != row.log_start_offset
+            or not partition.open_polls
             or partition.is_refused(now)
             or not broker.own_connections.usable
         ):
             return False
-        key = status.asked.topic, status.asked.partition
         del self._dirty[key]
         clean = self._clean[key] = CleanPartition(self, key, partition)
         partition.parked[clean] = None
@@ -206,26 +228,28 @@ class IdlePartitions:
         if self.fetch is not None:
             self._wake_fetch()
         self._mark_all_dirty()
-        self._session.partitions.untrack(self)
+        self._partitions.untrack(self)
         self.reader.link.broker.purgatory.untrack(self.reader.link, self)
 
 
 def find_idle_partitions(fetch: ClientFetch, now: float) -> IdlePartitions | None:
-    """Return what is known of the partitions of the session of `fetch`; None if it has no session
-    that remembers them.
+    """Return what is known of the remembered partitions of `fetch`: its session's, or those of its
+    connection's Fetches without one. None if none are remembered.
 
     A new, empty object replaces that of another connection, isolation level or version.
     """
     context = fetch.context
-    if context is None or context.kind is not Kind.INCREMENTAL or context.session is None:
+    partitions: RememberedPartitions | None = fetch.repeated
+    if context is not None and context.kind is Kind.INCREMENTAL and context.session is not None:
+        partitions = context.session.partitions
+    if partitions is None:
         return None
-    session = context.session
-    reader = ReaderIdentity(fetch.link, fetch.request.isolation_level, fetch.head.api_version)
-    idle_partitions = session.partitions.tracker
+    reader = fetch.link, fetch.request.isolation_level, fetch.head.api_version
+    idle_partitions = partitions.tracker
     if isinstance(idle_partitions, IdlePartitions) and idle_partitions.reader == reader:
         return idle_partitions
     if idle_partitions is not None:
         idle_partitions.close()
-    idle_partitions = IdlePartitions(session, reader, now)
-    session.partitions.track(idle_partitions)
+    idle_partitions = IdlePartitions(partitions, ReaderIdentity(*reader), now)
+    partitions.track(idle_partitions)
     return idle_partitions

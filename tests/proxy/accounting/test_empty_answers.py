@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from metrics.access_log import EmptyValues
-    from proxy.accounting.empty_answers import SumKey
+    from proxy.accounting.empty_answers import AskerKey, SumKey
 
 LIMIT = 30
 START_MS = 1_763_700_000_000
@@ -164,3 +164,82 @@ def test_each_partition_is_in_exactly_one_line(logged: Logged) -> None:
                 found[line[2:10], lag, partition] += times
     assert found == added
     assert sum(line.responses for line in logged.lines) == 500
+
+
+ASKER = key_of()[:4]
+
+
+def describe(topic: str | bytes) -> tuple[str | None, bytes | None]:
+    return str(topic), bytes(16)
+
+
+def count_partitions(lines: Sequence[EmptyLine]) -> Counter[tuple[str | None, int, int | None]]:
+    """How often each partition was named, by topic, index and lag."""
+    counted: Counter[tuple[str | None, int, int | None]] = Counter()
+    for line in lines:
+        for lag, by_partition in line.counts.items():
+            for partition, times in by_partition.items():
+                counted[line.topic, partition, lag] += times
+    return counted
+
+
+def test_a_run_says_what_its_responses_would_have_said(logged: Logged) -> None:
+    random = Random(7)
+    named: dict[str | bytes, list[int]] = {"orders": [0, 1, 2], "clicks": [5]}
+    expected: Counter[tuple[str | None, int, int | None]] = Counter()
+    times, responses = 40, Counter[str]()
+    for _ in range(times):
+        others = [(t, p) for t, each in named.items() for p in each if random.random() < 0.4]
+        logged.sums.add_run(ASKER, named, others, describe, 70)
+        clean = [(str(t), p) for t, each in named.items() for p in each if (t, p) not in others]
+        expected.update((topic, partition, 0) for topic, partition in clean)
+        responses.update({topic for topic, _ in clean})
+        logged.now_ms += 10
+    assert logged.sums.count_open() == {("hit", ""): expected.total()}
+    logged.add(key_of(), 1)
+    expected["orders", 1, 0] += 1
+    assert logged.lines == []
+    logged.pass_interval()
+    logged.sums.tick(0.0)
+    logged.sums.close()
+    assert count_partitions(logged.lines) == expected
+    assert {line.topic: line.responses for line in logged.lines} == {
+        "orders": responses["orders"] + 1,
+        "clicks": responses["clicks"],
+    }
+    assert {line.topic: line.first_ms for line in logged.lines} == dict.fromkeys(
+        ("orders", "clicks"), START_MS
+    )
+    assert len(logged.sums) == 0
+
+
+def test_runs_of_other_askers_and_partitions_are_apart(logged: Logged) -> None:
+    runs: list[tuple[AskerKey, dict[str | bytes, list[int]]]] = [
+        (ASKER, {"orders": [0]}),
+        (key_of(connection=2)[:4], {"orders": [0]}),
+        (ASKER, {"orders": [0, 1]}),
+    ]
+    for asker, named in runs:
+        logged.sums.add_run(asker, named, [], describe, 0)
+    logged.sums.close()
+    assert [line.connection for line in logged.lines] == [1, 2]
+    assert count_partitions(logged.lines) == {("orders", 0, 0): 3, ("orders", 1, 0): 1}
+
+
+def test_runs_end_at_the_limit(logged: Logged) -> None:
+    named: dict[str | bytes, list[int]] = {"orders": list(range(LIMIT))}
+    logged.sums.add_run(ASKER, named, [], describe, 0)
+    assert (len(logged.sums), logged.lines) == (LIMIT, [])
+    logged.sums.add_run(ASKER, named, [], describe, 0)
+    assert len(logged.sums) == LIMIT, "the same partitions need no more room"
+    more: dict[str | bytes, list[int]] = {"clicks": [0]}
+    logged.sums.add_run(ASKER, more, [("clicks", 0)], describe, 0)
+    assert len(logged.sums) <= LIMIT
+    logged.sums.close()
+    assert count_partitions(logged.lines).total() == 2 * LIMIT, "clicks had records each time"
+
+
+def test_a_run_without_partitions_left_is_no_line(logged: Logged) -> None:
+    beyond: dict[str | bytes, list[int]] = {"orders": list(range(LIMIT + 1))}
+    logged.sums.add_run(ASKER, beyond, [("orders", p) for p in beyond["orders"]], describe, 0)
+    assert (len(logged.sums), logged.lines) == (0, [])

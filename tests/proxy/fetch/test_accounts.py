@@ -100,7 +100,7 @@ async def test_line_holds_only_shown_text():
     unknown = [PartitionOutcome(status, size, "pass", "unknown-topic") for size in (0, 5)]
     request = fetch((0, -1), asked("t" * 32_000, 0))
     asking = ClientFetch(world.link, head, request, None, 100, 0.0)
-    known(world.broker.accounts.lines).put_departed([(asking, unknown, False, 0.0, NOT_PARKED)])
+    known(world.broker.accounts.lines).put_departed([(asking, unknown, False, 0.0, NOT_PARKED, 0)])
     assert {line.response.client_id for line in world.lines} == {"x" * MAX_TEXT_CHARS}
     assert [line.topic for line in world.lines][-1] == "t" * MAX_TEXT_CHARS
     assert len(world.lines) == 5

@@ -12,9 +12,9 @@ async def test_lease_ended_during_reading_serves_nothing(monkeypatch):
     world.change("lease", world.clock_s + LEASE_S)
     read_s = 0.0
 
-    def read_slowly(frame, most):
+    def read_slowly(frame, most, ring):
         world.clock_s += read_s
-        return fetch_rows.scan_request(frame, most)
+        return fetch_rows.scan_request(frame, most, ring)
 
     monkeypatch.setattr(handler, "scan_request", read_slowly)
     world.receive(build_fetch(0))

@@ -254,3 +254,19 @@ def test_smaller_limits_evict_nobody_by_themselves():
     assert create(table, 1, 5) is not None
     table.set_limits(SessionLimits(2, 5, 100, session_partitions=1))
     assert create(table, 1, 1) is None, "the partitions are used up"
+
+
+def test_partitions_outside_of_sessions_count_against_the_same_limit():
+    table = table_of(sessions=10, partitions=100)
+    old = create(table, 0, 60)
+    assert not table.reserve(50, 1), "the session is not stale"
+    assert table.reserve(40, 1)
+    assert table.statistics().partitions == 100
+    assert create(table, 2, 1) is None
+    assert table.reserve(50, 1000)
+    assert present(table, old) == [False], "it was stale"
+    table.release(90)
+    assert table.statistics().partitions == 0
+    table.set_limits(SessionLimits(10, 100, 100, session_partitions=9))
+    assert not table.reserve(10, 1000)
+    assert table.statistics().partitions == 0

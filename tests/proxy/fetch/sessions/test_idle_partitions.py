@@ -60,7 +60,7 @@ class Scene:
         self.table = SessionCache(SessionLimits(10, 100, 120.0), Random(1))
         self.session = known(self.table.create("owner", False, kept, 0.0))
         self.idle_partitions = IdlePartitions(
-            self.session, ReaderIdentity(stand_in(self.link), 0, 12), 0.0
+            self.session.partitions, ReaderIdentity(stand_in(self.link), 0, 12), 0.0
         )
         self.session.partitions.track(self.idle_partitions)
 
@@ -270,6 +270,7 @@ def test_removed_session_makes_its_fetch_evaluate_all(scene):
 def record(scene, *, link=None, isolation_level=0, version=12, kind=Kind.INCREMENTAL):
     return SimpleNamespace(
         context=SimpleNamespace(kind=kind, session=scene.session),
+        repeated=None,
         link=link or scene.link,
         request=SimpleNamespace(isolation_level=isolation_level),
         head=SimpleNamespace(api_version=version),
