@@ -164,7 +164,8 @@ def _learn(
     partition.settle(lapsed, broker.now() if has_grown else partition.news_at)
     if row.frozen:
         broker.replica_fetcher.prove_next(partition)
-    return Outcome(True, is_news or lapsed or before != after)
+    is_news = is_news or before != after or learned is not Learned.CONFIRMED
+    return Outcome(True, is_news or lapsed)
 
 
 def learn_error(

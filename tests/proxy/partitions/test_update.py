@@ -375,3 +375,20 @@ def test_waiter_does_not_find_a_deleted_topic(broker):
     Broker.forget_topic(broker, TOPIC_ID)
     assert found == [None]
     assert not partition.is_followed
+
+
+def test_a_new_epoch_wakes_who_waits_although_the_offsets_are_the_same(broker):
+    """A client that names the old epoch is fenced by the broker (FENCED_LEADER_EPOCH)."""
+    partition, woken = broker.follow(), []
+    brought(broker, 4)
+    brought(broker, 4)
+
+    class Waiter:
+        def wake(self, partition):
+            woken.append(partition)
+
+    partition.parked[Waiter()] = None
+    brought(broker, 4)
+    assert woken == []
+    brought(broker, 4, epoch=EPOCH + 1)
+    assert woken == [partition]
