@@ -46,8 +46,14 @@ class ChangingTopics:
     """`changes`: what was done and read. `faults` and `broker_faults` are for the schedule."""
 
     def __init__(
-        self, seed: int, sidecars: Sidecars, over: threading.Event, say: Callable[[str], None]
+        self,
+        seed: int,
+        sidecars: Sidecars,
+        over: threading.Event,
+        say: Callable[[str], None],
+        batch_pause_s: float,
     ) -> None:
+        """`batch_pause_s`: of each writer between two requests."""
         self._sidecars, self._say = sidecars, say
         self._rng = random.Random(f"{seed}/changing")
         self._hushed: set[str] = set()
@@ -73,6 +79,7 @@ class ChangingTopics:
                 self._hushed,
                 keyed=topic == KEYED,
                 until=LONGEST_REMADE if topic == REMADE else NO_END,
+                pause_s=batch_pause_s,
             )
             for topic in PARTITIONS
         ]

@@ -44,11 +44,6 @@ OVERRIDES = {
     "group.consumer.session.timeout.ms": 15_000,
     "group.consumer.min.session.timeout.ms": 10_000,
 }
-SETTINGS = {
-    "cache": {"size": "32MiB", "verifyRatio": 1.0},
-    "log": {"level": "info", "format": "text"},
-}
-"""The arena holds the bulk of some fifty seconds: blocks are evicted, but not what was written just before a pause."""
 
 
 class Idle(NamedTuple):
@@ -60,9 +55,15 @@ class Idle(NamedTuple):
 class Sidecars:
     """The whole: `through` for clients, `direct` for who judges."""
 
-    def __init__(self, directory: Path, *, bypass: bool = False) -> None:
-        """Logs of all processes stay in `directory`. `bypass`: front wires lead to the brokers, for comparison."""
+    def __init__(self, directory: Path, cache_size: str, *, bypass: bool = False) -> None:
+        """Logs of all processes stay in `directory`. `cache_size`: of each Forebay. `bypass`: front wires lead to the
+        brokers, for comparison.
+        """
         self.directory = directory
+        self._settings = {
+            "cache": {"size": cache_size, "verifyRatio": 1.0},
+            "log": {"level": "info", "format": "text"},
+        }
         self.bypass = bypass
         self._stack = contextlib.ExitStack()
         self.cluster: KafkaCluster
@@ -113,7 +114,9 @@ class Sidecars:
             if self.bypass:
                 self.front[node].target = cluster.address(LISTENER, node)
             entry = {"listen": f"{HOST}:{port}", "upstream": wire.address}
-            sidecar = Sidecar([entry], SETTINGS, supervisor=None)  # one that hangs is replaced
+            sidecar = Sidecar(
+                [entry], self._settings, supervisor=None
+            )  # one that hangs is replaced
             self.sidecars[node] = self._stack.enter_context(sidecar)
             self.idle[node] = Idle(self.descriptors(node))
 

@@ -31,15 +31,20 @@ FIRST_S = 5.0
 
 class Pace(NamedTuple):
     """How close faults lie together: the longest pause between two of a lane, and how long somebody stands still or is
-    away at most; and how many records a writer sends meanwhile.
+    away at most. How much is written meanwhile: records of a writer, large records of the bulk's, and the pause of a
+    raw writer between two requests. `cache_size`: of each Forebay; it holds the bulk of some fifty seconds, so that
+    blocks are evicted, but not what was written just before a pause.
     """
 
     longest_pause_s: float
     longest_stall_s: float
     records_per_s: float
+    bulk_per_s: float
+    batch_pause_s: float
+    cache_size: str
 
 
-USUAL, BRISK = Pace(4.0, 8.0, 30.0), Pace(1.0, 2.0, 12.0)
+USUAL, BRISK = Pace(4.0, 8.0, 30.0, 30.0, 0.15, "32MiB"), Pace(1.0, 2.0, 8.0, 15.0, 0.4, "16MiB")
 """At the brisk pace a broker that stands still is still missed: an unclean election waits for that. Each record wakes
 all who read its topic, followers among them: most of a run's CPU is spent on that.
 """

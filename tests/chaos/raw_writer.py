@@ -57,7 +57,7 @@ def writes(topic: str) -> str:
 class RawWriter(threading.Thread):
     """Writes to all partitions of a topic until `finish`, not while `hushed` has its `writes`; sometimes past Forebay
     (`direct`). `keyed`: few keys, and tombstones among the values. `until`: the offset at which it stops until the
-    topic is made again.
+    topic is made again. `pause_s`: between two requests.
     """
 
     def __init__(
@@ -71,11 +71,12 @@ class RawWriter(threading.Thread):
         *,
         keyed: bool = False,
         until: int = NO_END,
+        pause_s: float = PACE_S,
     ) -> None:
         super().__init__(name=name, daemon=True)
         self._through, self._direct, self._topic = through.split(","), direct.split(","), topic
         self._rng, self._hushed, self._keyed, self._until = rng, hushed, keyed, until
-        self._full = b""
+        self._full, self._pause_s = b"", pause_s
         self._finishing = threading.Event()
         self._number = 0
         self.acknowledged = 0
@@ -86,7 +87,7 @@ class RawWriter(threading.Thread):
         self._finishing.set()
 
     def run(self) -> None:
-        while not self._finishing.wait(PACE_S):
+        while not self._finishing.wait(self._pause_s):
             if writes(self._topic) in self._hushed:
                 continue
             clients: dict[str, RawClient] = {}
@@ -122,7 +123,7 @@ class RawWriter(threading.Thread):
                     or self._full in mine.values()
                 ):
                     return
-            if self._finishing.wait(PACE_S):
+            if self._finishing.wait(self._pause_s):
                 return
 
     def _write(self, client: RawClient, by_id: bool, topic_ids: Mapping[int, bytes]) -> bool:

@@ -64,7 +64,6 @@ MISMATCHES = ("forebay_verify_samples_total", "mismatch")
 PROGRESS_S = 10.0
 POLL_S = 0.5
 PIPELINE = "pipeline"
-BULK_RATE = 30
 
 
 class Run:
@@ -87,7 +86,7 @@ class Run:
         self._pace = pace
         self._say = say
         self._bypass = bypass
-        self._sidecars = Sidecars(directory, bypass=bypass)
+        self._sidecars = Sidecars(directory, pace.cache_size, bypass=bypass)
         self.history = History(pipelines={SINK: TXN})
         self.problems: list[str] = []
         self.faults: dict[str, int] = {}
@@ -101,7 +100,9 @@ class Run:
             for topic in TOPICS:
                 create_topic(sidecars.direct, topic, partitions=PARTITIONS, replication_factor=3)
             over = threading.Event()
-            self._changing = ChangingTopics(self._seed, sidecars, over, self._say)
+            self._changing = ChangingTopics(
+                self._seed, sidecars, over, self._say, self._pace.batch_pause_s
+            )
             self._begin()
             places, topics = self._places(TOPICS), self._changing.at_work
             faults = Faults(
@@ -134,7 +135,7 @@ class Run:
             (IdempotentWriter, "idempotent-1", TXN, rate / 2),
             (TransactionalWriter, "transactional-0", TXN, rate),
             (TransactionalWriter, "transactional-1", TXN, rate),
-            (BulkWriter, "bulk-0", BULK, BULK_RATE),
+            (BulkWriter, "bulk-0", BULK, self._pace.bulk_per_s),
         )
         self._writers = [
             kind(name, through, topic, PARTITIONS, each, self._seed)
