@@ -31,6 +31,8 @@ pytestmark = pytest.mark.e2e
 
 PATIENCE_S = 60.0
 POLL_S = 0.1
+READ_S = 1.0
+"""Between two readings of the topic: it stays one that somebody reads."""
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +75,7 @@ def test_a_right_that_is_given_later_is_used(signed: Signed) -> None:
             "Forebay may read the topic, and still does not ask for itself"
         )
         tail_once(signed, topic)
+        time.sleep(READ_S)
 
 
 def test_a_right_that_is_given_before_is_used_at_once(signed: Signed) -> None:

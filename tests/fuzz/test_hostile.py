@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.e2e
 
-ROUNDS = 60
+ROUNDS = 30
 PATIENCE_S = 30.0
 SLOWER, SLOWEST_S = 10, 0.5
 """How many times slower the good client may be, and what is not worth a complaint."""
