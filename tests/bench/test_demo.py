@@ -57,12 +57,18 @@ def test_demo_hits_and_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_demo_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("number", "moment"),
+    [(signal.SIGINT, "records of"), (signal.SIGTERM, "producing a backlog")],
+    ids=["SIGINT at work", "SIGTERM before"],
+)
+def test_interrupted_demo_leaves_nothing(
+    tmp_path: Path, number: signal.Signals, moment: str
+) -> None:
     with start(tmp_path) as demo:
         assert demo.stdout is not None
         for line in demo.stdout:
-            if "records of" in line:
+            if moment in line:
                 break
         demo.send_signal(number)
         said, _ = demo.communicate(timeout=60)
