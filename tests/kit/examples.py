@@ -1,4 +1,5 @@
-"""How many examples Hypothesis draws for a long test: EXAMPLES=10 in the environment draws ten times as many.
+"""How many examples Hypothesis draws for a long test, and how many seeds a simulation is run with: EXAMPLES=10 in the
+environment takes ten times as many.
 
 Owns the factor. Tests that run for each version of an API have small counts, because the versions differ little and
 `make unit` has two minutes. Invariant: a count is at least 1.

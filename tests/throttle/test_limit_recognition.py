@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.kit.examples import examples
 from tests.kit.model_disk import ModelDisk
 from tests.kit.throttle_simulation import Event, Run, Simulation
 from throttle.disks import NO_LIMIT, DiskLimit, DiskSample
@@ -212,7 +213,7 @@ def build_flushes(period_s: float) -> dict[float, Event]:
     return on | {start + period_s / 2: change(write_bytes_s=0.0) for start in starts}
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(examples(2)))
 @pytest.mark.parametrize("noise", [1.0, 4.0])
 @pytest.mark.parametrize("steepness", [1.0, 6.0])
 def test_noisy_disk_shows_none(seed: int, noise: float, steepness: float) -> None:
@@ -220,7 +221,7 @@ def test_noisy_disk_shows_none(seed: int, noise: float, steepness: float) -> Non
     assert set(play(disk, 110).limit) == {0.0}
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2, 3])
+@pytest.mark.parametrize("seed", range(examples(2)))
 @pytest.mark.parametrize("every_s", [1, 3, 7])
 @pytest.mark.parametrize("least", [15, 30])
 def test_slow_disk_that_is_slower_at_times_shows_none(seed: int, every_s: int, least: int) -> None:
