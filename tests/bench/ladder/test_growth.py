@@ -125,6 +125,7 @@ SHORT_FORMS = [
 def test_a_unit_costs_about_the_same_among_many(bench, monkeypatch, measure, at):
     monkeypatch.setattr(growth, "REPEATS", 1)
     monkeypatch.setattr(growth, "HOT_S", 1.0)
+    monkeypatch.setattr(growth, "SENT_CALLS", 1_500)
     monkeypatch.setattr(tails, "WARM_S", 0.5)
     series = measure(bench, bench.ladder.arms[arms.CACHE], at)
     (few, cost_of_few), (many, cost_of_many) = series.points
