@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 GOOD = 8
 PAUSE_S = 0.05
+"""Of a good client between two batches."""
 AT_THE_BROKER = 4
 """Clients that do the same at the broker itself, at the same time."""
 ROUND_S = 10.0, 30.0
@@ -58,9 +59,9 @@ MOST_BEYOND_BYTES = 64 << 20
 class Good(threading.Thread):
     """Writes a batch and reads it at the tail, again and again; `taken` are the seconds of each time."""
 
-    def __init__(self, address: str, topic: str) -> None:
+    def __init__(self, address: str, topic: str, pause_s: float) -> None:
         super().__init__(daemon=True)
-        self._address, self._topic = address, topic
+        self._address, self._topic, self._pause_s = address, topic, pause_s
         self._over = threading.Event()
         self.taken: list[float] = []
         self.error = ""
@@ -83,7 +84,7 @@ class Good(threading.Thread):
             while reader.offset < end:
                 reader.poll(1000)
             self.taken.append(time.monotonic() - before)
-            self._over.wait(PAUSE_S)
+            self._over.wait(self._pause_s)
 
 
 class Phase:
@@ -133,8 +134,15 @@ class HostileRun:
     `quiet` and `beside`; how often each kind was at work, `crowd`.
     """
 
-    def __init__(self, seed: int, minutes: float, say: Callable[[str], None] = print) -> None:
-        self._seed, self._say = seed, say
+    def __init__(
+        self,
+        seed: int,
+        minutes: float,
+        say: Callable[[str], None] = print,
+        pause_s: float = PAUSE_S,
+    ) -> None:
+        """`pause_s`: of each good client between two batches."""
+        self._seed, self._say, self._pause_s = seed, say, pause_s
         self._rounds = max(1, round(minutes * 60 / sum(ROUND_S)))
         self.quiet, self.beside = Phase(), Phase()
         self.crowd: Counter[str] = Counter()
@@ -202,8 +210,8 @@ class HostileRun:
         """The clients (addresses and topics) at work for so long; the most that Forebay held of memory meanwhile is
         noted.
         """
-        clients = [Good(*one) for one in goods]
-        direct = [Good(*one) for one in at_the_broker]
+        clients = [Good(*one, self._pause_s) for one in goods]
+        direct = [Good(*one, self._pause_s) for one in at_the_broker]
         for one in clients + direct:
             one.start()
         until = time.monotonic() + seconds

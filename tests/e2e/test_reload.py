@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.e2e
 
 PATIENCE_S = 120.0
-MORE_RECORDS = 200
+MORE_RECORDS = 100
 CACHE = PATIENT_CACHE | {"size": "32MiB"}
 
 

@@ -35,6 +35,8 @@ LIFETIME_S = 4.0
 LATE_S = 10.0
 """On a busy machine; without an end the connection would be read from memory for 45 s."""
 PATIENCE_S = 60.0
+PACE_S = 0.02
+"""Between two records: nothing depends on how many there are within a session."""
 MANY = 3000
 HANDSHAKE_VERSION, AUTHENTICATE_VERSION = 1, 2
 
@@ -114,6 +116,7 @@ def read_on(pair: Reauthenticated, client: Raw, writer: RawClient, topic: str, o
         partition = fetched(answer)
         if partition.end > partition.start:
             offset = end
+    time.sleep(PACE_S)
     return offset
 
 
