@@ -18,6 +18,8 @@ from blockcache.results import Edges
 
 NATIVE = Path(_build.__file__).parent / "native"
 DRIVER = Path(__file__).parent / "native" / "driver.c"
+STEPPING = Path(__file__).parent / "native" / "stepping.c"
+PTRACE_FORBIDDEN = 77
 SANITIZED = (
     *("-std=c11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fno-omit-frame-pointer"),
     *("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
@@ -172,3 +174,30 @@ def test_random_operations_under_sanitizers(
     assert int(counted["deaths"]) > 3 and int(counted["refused"]) > 10
     assert int(counted["harmless"]) > 3
     assert observe or (int(counted["limbo"]) > 10 and int(counted["adopted"]) > 10)
+
+
+@pytest.fixture(scope="module")
+def stepping(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program that looks at each store, and the library with the flags of the product."""
+    program = tmp_path_factory.mktemp("native") / "stepping"
+    sources = [STEPPING, *sorted(NATIVE.glob("*.c"))]
+    flags = [*_build.STRICT, "-I", str(NATIVE), "-o", str(program)]
+    _build.run_compiler([*_build.find_compiler(), *flags, *map(str, sources)])
+    return program
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_process_that_dies_at_any_store_leaves_a_whole_arena_or_one_that_is_refused(
+    stepping: Path, seed: int
+) -> None:
+    command = [str(stepping), *map(str, (seed, 4000, 2, 64 << 10))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == PTRACE_FORBIDDEN:
+        pytest.skip("ptrace is forbidden here")
+    assert done.returncode == 0, done.stderr
+    words = done.stdout.split()
+    counted = dict(zip(words[::2], map(int, words[1::2]), strict=True))
+    assert counted["whole"] > 15 and counted["dropped"] > 300
+    assert counted["evicted"] > 100_000 and counted["limbo"] > 5
+    calls = [count for name, count in counted.items() if name.startswith("kind")]
+    assert min(calls) >= 1 and len(calls) == 14
