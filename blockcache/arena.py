@@ -1,43 +1,28 @@
-"""The arena's memory: one mapping, anonymous or a file that no other process has, and the handles into it.
+"""The arena: one mapping of its memory, and the handles into it.
 
-A file that is kept outlives its process, for the next one to take over (`BlockCache.inspect_left`).
-
-Owns: the mapping, its file and the file's lock, `Hit` (views into the mapping, with their pins), and
-memory that is lent. Must not know: what is stored where; that is C's (native/pyfastcache.h). Invariants: a file is
-mapped by one process at a time (flock, held until close), and only if this user owns it and no other may open it;
-views are slices of one memoryview over the mapping, which stays mapped while any of them lives, and any lent memory.
+Owns: the mapping, `Hit` (views into the mapping, with their pins), and memory that is lent. Must not know: whose the
+memory is (arena_file.py); what is stored where (that is C's, native/pyfastcache.h). Invariants: who does not have the
+writer's lock changes nothing; views are slices of one memoryview over the mapping, which stays mapped while any of them
+lives, and any lent memory.
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import fcntl
 import mmap
-import os
-import stat
 import struct
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from blockcache._pyfastcache import ffi, lib
-from blockcache.layout import MAGIC
+from blockcache.arena_file import ArenaError, ArenaInUse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
+
+    from blockcache.arena_file import ArenaMemory
 
 buffer, gc = ffi.buffer, ffi.gc
-FLOCK = struct.Struct("@hhqqi4x")  # struct flock of 64-bit Linux
 SEGMENT = struct.Struct("=4Q")  # fc_segment: position, length, the pin's block and generation
-
-
-class ArenaError(Exception):
-    """The arena cannot be had as configured; the message says what to change."""
-
-
-class ArenaInUse(ArenaError):
-    """Another process holds the arena's file."""
 
 
 class Hit:
@@ -110,21 +95,27 @@ class Returned(deque[Any]):
 class Arena:
     """The mapping, C's `fc_arena` in use (`header`), the hits that hold pins, and lent memory that was `returned`.
 
-    `mapped`: the `fc_arena` in the mapping. `is_left`: it holds what an earlier process left. `other_bytes`: the size
-    of what an earlier process left where that was emptied, else 0.
+    `mapped`: the `fc_arena` in the mapping. `is_left`: it holds what an earlier process left, or still writes.
+    `other_bytes`: the size of what an earlier process left where that was emptied, else 0.
     """
 
-    def __init__(self, size_bytes: int, path: Path | None, keeps_file: bool = False) -> None:
-        """`keeps_file`: an earlier process's file of this size is not emptied."""
-        self.path = path
-        self.is_left, self.other_bytes = False, 0
-        if path is None:
-            self.fd = open_memory(size_bytes)
-        else:
-            self.fd, left_bytes = open_file(path, size_bytes, keeps_file)
-            self.is_left = keeps_file and left_bytes == size_bytes
-            self.other_bytes = 0 if self.is_left else left_bytes
-        self._mapping = mmap.mmap(self.fd, size_bytes)
+    def __init__(self, size_bytes: int, memory: ArenaMemory) -> None:
+        """Owns `memory`, which is emptied unless it has this size. Raises ArenaError: ArenaInUse if another process
+        writes to one of another size.
+        """
+        self.memory = memory
+        left_bytes = memory.size_bytes
+        self.is_left = left_bytes == size_bytes
+        self.other_bytes = 0 if self.is_left else left_bytes
+        try:
+            if memory.try_lock():
+                memory.allocate(size_bytes)
+            elif not self.is_left:
+                raise ArenaInUse("another process writes to the arena, which has another size")
+        except ArenaError:
+            memory.close()
+            raise
+        self._mapping = mmap.mmap(memory.fd, size_bytes)
         self._keep = ffi.from_buffer(self._mapping)
         self.mapped = self.header = ffi.cast("fc_arena *", self._keep)
         self._base = ffi.cast("char *", self.header)
@@ -166,157 +157,19 @@ class Arena:
     @property
     def resident_bytes(self) -> int:
         """Memory that the arena has taken so far, as the file system counts it."""
-        return 0 if self.header is None else os.fstat(self.fd).st_blocks * 512
+        return 0 if self.header is None else self.memory.resident_bytes
 
     def holders(self, block: int, generation: int) -> list[Hit]:
         """The hits that pin a block."""
         return [hit for hit in self.hits if hit.holds(block, generation)]
 
-    def close(self, keeps_file: bool = False) -> None:
-        """Gives the memory back, as soon as the last view into it is gone, and removes the file unless it is kept."""
+    def close(self) -> None:
+        """Unmaps the memory, as soon as the last view into it is gone, and closes it."""
         if self.header is None:
             return
         self.header = self.mapped = self._keep = self._base = None
         self.hits.clear()
         self.view = memoryview(b"")
         del self.returned
-        if self.path is not None and not keeps_file:
-            self.path.unlink(missing_ok=True)
-        os.close(self.fd)
+        self.memory.close()
         del self._mapping
-
-
-def open_memory(size_bytes: int) -> int:
-    """Anonymous shared memory of `size_bytes`, as a file descriptor."""
-    fd = os.memfd_create("forebay-arena", os.MFD_CLOEXEC)
-    os.ftruncate(fd, size_bytes)
-    return fd
-
-
-def open_file(path: Path, size_bytes: int, keeps_file: bool) -> tuple[int, int]:
-    """The arena's file, locked and allocated in full, and its size as it was found. It is emptied, unless it had this
-    size and `keeps_file`. Raises ArenaError or ArenaInUse.
-    """
-    fd = lock_file(path)
-    try:
-        check_is_ours(path, fd)
-        left_bytes = os.fstat(fd).st_size
-        if not keeps_file or left_bytes != size_bytes:
-            os.ftruncate(fd, 0)
-        allocate(path, fd, size_bytes)
-    except ArenaError:
-        os.close(fd)
-        raise
-    return fd, left_bytes
-
-
-def remove_left(path: Path) -> bool:
-    """Removes an arena's file that an earlier process left and no process holds. False where there is none, or it is
-    not ours to remove.
-    """
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        check_is_ours(path, fd)
-        if os.fstat(fd).st_size == 0 or not os.path.samestat(os.fstat(fd), path.stat()):
-            return False
-        path.unlink()
-    except (OSError, ArenaError):
-        return False
-    finally:
-        os.close(fd)
-    return True
-
-
-def allocate(path: Path, fd: int, size_bytes: int) -> None:
-    """Gives a file all its bytes at once, so that none is missing later (as a SIGBUS). It keeps those that it has."""
-    try:
-        os.pwrite(fd, MAGIC, 0)
-        os.posix_fallocate(fd, 0, size_bytes)
-    except OSError as failure:
-        path.unlink(missing_ok=True)
-        if failure.errno != errno.ENOSPC:
-            raise ArenaError(f"arena file {path}: {failure.strerror}") from failure
-        volume = os.statvfs(path.parent)
-        free_bytes = volume.f_bavail * volume.f_frsize
-        raise ArenaError(
-            f"no room for an arena of {size_bytes} bytes at {path}: the volume has {free_bytes} left. "
-            "Make the cache smaller or the volume larger (a container's /dev/shm has 64 MiB unless told "
-            "otherwise: docker run --shm-size; in Kubernetes an emptyDir of medium Memory and its sizeLimit)"
-        ) from failure
-
-
-def lock_file(path: Path) -> int:
-    """Opens or makes the file and takes its lock; the lock counts only if the path still names that file."""
-    while True:
-        try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        except OSError as failure:
-            foreign = ""
-            with contextlib.suppress(OSError):
-                foreign = tell_owner(path.lstat())
-            reason = f"{failure.strerror}; it {foreign}" if foreign else failure.strerror
-            raise ArenaError(f"arena file {path}: {reason}") from failure
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # The same once more, as a lock that a reader can ask after without taking it (map_read_only).
-            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
-            if path.exists() and os.path.samestat(os.fstat(fd), path.stat()):
-                return fd
-        except BlockingIOError:
-            os.close(fd)
-            raise ArenaInUse(
-                f"arena file {path} is in use by another process; give each its own path"
-            ) from None
-        os.close(fd)
-
-
-def map_read_only(path: Path) -> tuple[mmap.mmap, bool]:
-    """An arena's file, mapped to be looked at, and whether a process holds it. Raises ArenaError.
-
-    Takes no lock, not even for a moment: a process that is just starting must find the file free.
-    """
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as failure:
-        raise ArenaError(f"arena file {path}: {failure.strerror}") from failure
-    try:
-        asked = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 1, 0))
-        held = FLOCK.unpack(asked)[0] != fcntl.F_UNLCK
-        return mmap.mmap(fd, 0, access=mmap.ACCESS_READ), held
-    except (OSError, ValueError) as failure:
-        raise ArenaError(f"arena file {path}: {failure}") from failure
-    finally:
-        os.close(fd)
-
-
-def tell_owner(status: os.stat_result) -> str:
-    """What is wrong with a file's owner, and the remedy; "" where it is ours."""
-    if status.st_uid == os.geteuid():
-        return ""
-    return (
-        f"belongs to another user (uid {status.st_uid}): remove it, or let cache.directory name a directory where "
-        "only Forebay's user may write"
-    )
-
-
-def check_is_ours(path: Path, fd: int) -> None:
-    """Refuses to empty a file that is not a (dead process's) arena, or to keep records where others have access."""
-    status = os.fstat(fd)
-    if foreign := tell_owner(status):
-        raise ArenaError(f"arena file {path} {foreign}")
-    mode = stat.S_IMODE(status.st_mode)
-    if mode & 0o077:
-        raise ArenaError(
-            f"arena file {path} has mode {mode:o}: others than its owner may open it. Forebay makes it with 600; "
-            "remove it, if no other process needs it"
-        )
-    if not stat.S_ISREG(status.st_mode):
-        raise ArenaError(f"arena file {path} is not a regular file")
-    if status.st_size and os.pread(fd, len(MAGIC), 0) != MAGIC:
-        raise ArenaError(
-            f"{path} holds something else than an arena; name another path or remove the file"
-        )

@@ -8,12 +8,12 @@ past is recognised and refused.
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 from blockcache._pyfastcache import ffi, lib
-from blockcache.arena import Arena, ArenaError, Hit
+from blockcache.arena import Arena, Hit
+from blockcache.arena_file import ArenaError, open_memory
 from blockcache.layout import NODE_BYTES
 from blockcache.results import Edges, Inserted
 from blockcache.sections import plan_sections
@@ -22,6 +22,9 @@ from blockcache.statistics import CacheStatistics, read_statistics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from blockcache.arena_file import ArenaMemory
 
 Buffer = bytes | bytearray | memoryview
 
@@ -97,20 +100,20 @@ class Span(NamedTuple):
 class BlockCache:
     """The cache of one process. Slots stand for partitions; offsets are Kafka's; sizes are bytes.
 
-    `size_bytes` is the whole arena, index and tables included. With `path` it is a file there (for one
-    process at a time), else anonymous memory. An `observe` cache keeps the index, the ages and the order of
+    `size_bytes` is the whole arena, index and tables included. It lies in `memory`, which the cache owns; None: in
+    anonymous memory of its own. An `observe` cache keeps the index, the ages and the order of
     eviction of one of that size, and of each batch only the header: nothing can be looked up, `span` says what
-    could; it takes at most about a quarter of `size_bytes`, and has no file. The other arguments bound the
+    could; it takes at most about a quarter of `size_bytes`. The other arguments bound the
     arena's sections; by default they follow from the size. Raises ArenaError where it cannot be had.
 
-    With `keeps_file` the file outlives `close` and the process. Where one was left, the cache `is_pending`: it is empty
+    Where `memory` holds an arena of this size, or another process writes one there, the cache `is_pending`: it is empty
     and stores nothing until `take_over` or `begin_anew`.
     """
 
     def __init__(
         self,
         size_bytes: int,
-        path: Path | str | None = None,
+        memory: ArenaMemory | None = None,
         *,
         max_partitions: int | None = None,
         max_ghosts: int | None = None,
@@ -121,7 +124,6 @@ class BlockCache:
         pin_limit_bytes: int | None = None,
         lent_limit_bytes: int | None = None,
         observe: bool = False,
-        keeps_file: bool = False,
     ) -> None:
         if size_bytes < SIZE_MIN:
             raise ArenaError(f"an arena needs at least {SIZE_MIN} bytes, not {size_bytes}")
@@ -137,8 +139,7 @@ class BlockCache:
             lent_limit_bytes=lent_limit_bytes,
             observe=int(observe),
         )
-        self._arena = Arena(size_bytes, None if path is None or observe else Path(path), keeps_file)
-        self._keeps_file = keeps_file
+        self._arena = Arena(size_bytes, open_memory() if memory is None else memory)
         self._sections = ffi.new("fc_config *", sections)
         if self._arena.is_left:
             self._arena.header = ffi.new("fc_arena *")
@@ -150,9 +151,8 @@ class BlockCache:
             )
         self.is_pending = self._arena.is_left
         """Whether an earlier process's arena is there, and nobody has decided about it."""
-        if self.is_pending:  # the clock of admitted bytes goes on, whatever becomes of it
-            left = self._arena.mapped.admitted_bytes
-            self._a.admitted_bytes = self._a.admitted_before = left if left < CLOCK_MAX else 0
+        if self.is_pending:
+            self._follow_clock()
         self.observes = observe
         self._slots: dict[tuple[bytes, int], int] = {}
         self._names: dict[int, tuple[bytes, int]] = {}
@@ -175,19 +175,35 @@ class BlockCache:
     @property
     def path(self) -> Path | None:
         """The arena's file; None: anonymous memory."""
-        return self._arena.path
+        return self._arena.memory.path
 
     @property
     def other_bytes(self) -> int:
-        """The size of a file that was left and emptied: of another size, or not to be kept. 0: none."""
+        """The size of an arena that was left and emptied, since it is another. 0: none."""
         return self._arena.other_bytes
+
+    def _follow_clock(self) -> None:
+        """The clock of admitted bytes goes on, whatever becomes of what was left."""
+        now, left = self._a.admitted_bytes, self._arena.mapped.admitted_bytes
+        self._a.admitted_bytes = self._a.admitted_before = left if now < left < CLOCK_MAX else now
+
+    def try_lock(self) -> bool:
+        """Become the arena's only writer. False while the process that wrote it before still does: `inspect_left` must
+        wait. While `is_pending`.
+        """
+        is_mine = self._arena.memory.try_lock()
+        if is_mine:
+            self._follow_clock()
+        return is_mine
 
     def inspect_left(self) -> Left:
         """Walks and checks the arena that was left, and lets go of what its process had pinned. While `is_pending`, in
-        any thread.
+        any thread, once `try_lock` has succeeded.
         """
         arena = self._arena
         keep, left = arena.view, arena.mapped
+        if left.layout == 0:
+            return Left("unfinished", "its process died while it made an empty one")
         rc = lib.fc_take_over(left, self._sections)
         if rc in REFUSALS:
             return Left(*REFUSALS[rc])
@@ -496,20 +512,10 @@ class BlockCache:
         if rc < 0:
             raise CacheBroken(BROKEN.get(rc, str(rc)))
 
-    def close(self) -> bool:
-        """Gives up the arena. Views that are still held stay readable; the cache does not. The file goes too, unless it
-        is kept and can be of use; returns whether it stays.
-        """
-        arena = self._arena
-        stays = (
-            self._keeps_file
-            and arena.path is not None
-            and arena.header is not None
-            and (self.is_pending or any(bytes(ffi.buffer(arena.mapped.identity))))
-        )
-        arena.close(stays)
+    def close(self) -> None:
+        """Gives up the arena, not what is in it. Views that are still held stay readable; the cache does not."""
+        self._arena.close()
         self._a = None
-        return stays
 
     # Inside
 

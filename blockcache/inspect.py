@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from blockcache._pyfastcache import ffi, lib
+from blockcache.arena_file import MAGIC
 from blockcache.layout import (
     BLOCK,
     ENTRY,
     HEADER_BYTES,
     ITEM,
-    MAGIC,
     NODE_BYTES,
     NODE_HEAD,
     PARTITION,

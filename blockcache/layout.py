@@ -10,8 +10,8 @@ import struct
 from typing import NamedTuple
 
 from blockcache._pyfastcache import ffi, lib
+from blockcache.arena_file import IDENTITY_AT, MAGIC
 
-MAGIC = struct.pack("=Q", lib.FC_MAGIC)
 HEADER_BYTES: int = ffi.sizeof("fc_arena")
 NODE_BYTES: int = ffi.sizeof("fc_node")
 UNIT_BYTES: int = lib.FC_UNIT
@@ -24,6 +24,8 @@ ITEM = struct.Struct("=qII")
 NODE_HEAD = struct.Struct("=IIII")
 BLOCK = struct.Struct("=IIQQQIIIIQQQQQII")
 
+assert struct.pack("=Q", lib.FC_MAGIC) == MAGIC
+assert ffi.offsetof("fc_arena", "identity") == IDENTITY_AT
 assert PARTITION.size == ffi.sizeof("fc_partition")
 assert ENTRY.size == ffi.sizeof("fc_entry")
 assert ITEM.size == ffi.sizeof("fc_item")

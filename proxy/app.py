@@ -15,7 +15,6 @@ import contextlib
 import dataclasses
 import gc
 import logging
-import os
 import secrets
 import signal
 import time
@@ -24,7 +23,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blockcache.arena import ArenaError, remove_left
+from blockcache.arena_file import ArenaError
 from blockcache.cache import BlockCache
 from metrics.access_log import AccessLog, ListenerAddress, LogLimits
 from metrics.collector import Exposition
@@ -47,6 +46,7 @@ from proxy.takeover import Takeover
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from blockcache.arena_file import ArenaMemory
     from proxy.admin.log_queue import LogQueue
     from proxy.config.model import Config
     from proxy.net.listener import AnyListener
@@ -141,7 +141,7 @@ class Forebay:
         self.restarts = restarts or dict.fromkeys(REASONS, 0)
         self.boot = secrets.token_hex(8)
         self.prefaulting: asyncio.Task[None] | None = None
-        cache = open_cache(config, os.getpid()) if cache is None else cache
+        cache = open_cache(config, None) if cache is None else cache
         access_log = open_access_log(config, self.boot)
         self.broker = Broker(config, cache, access_log, version, read_clock_s)
         dispatch = partial(Dispatch, has_pipeline=has_pipeline)
@@ -245,12 +245,7 @@ class Forebay:
         if self.broker.access_log is not None:
             await asyncio.to_thread(self.broker.access_log.close)
         await self.takeover.stop()
-        path = self.broker.cache.path
-        if self.broker.cache.close():
-            kept = {"file": str(path), "bytes": self.config.cache.size_bytes}
-            log.info(
-                "kept the arena's file for the next start; delete it to free its memory", extra=kept
-            )
+        self.broker.cache.close()
 
 
 async def serve(
@@ -267,7 +262,7 @@ async def serve(
     heartbeat = HeartbeatSender(handover.heartbeat, every_s, stopping.set)
     heartbeat.start()
     try:
-        cache = await asyncio.to_thread(open_cache, config, handover.owner)
+        cache = await asyncio.to_thread(open_cache, config, handover.arena)
     except ArenaError as error:
         log.error("cannot start: %s", error)
         return 1
@@ -290,6 +285,8 @@ async def serve(
         await stopping.wait()
         log.info("stopping: answering what is in flight")
     finally:
+        if heartbeat.is_orphaned and handover.arena is not None and not config.cache.keep_arena:
+            handover.arena.remove()  # nobody else does
         await forebay.stop()
     log.info("stopped")
     return 0
@@ -304,21 +301,17 @@ def freeze_what_stands() -> None:
     gc.freeze()
 
 
-def open_cache(config: Config, owner: int) -> BlockCache:
-    """The block cache over its arena: a file with the first listener's port in its name, or with
-    the process id `owner` where the port is 0, or anonymous memory. Raises ArenaError.
+def open_cache(config: Config, memory: ArenaMemory | None) -> BlockCache:
+    """The block cache over the supervisor's `memory`, which it owns from then on. An observing one, one
+    that stores nothing, and one without a supervisor have memory of their own. Raises ArenaError.
     """
     wanted = config.cache
-    path = None
-    if wanted.directory:
-        name = f"forebay-{config.listeners[0].listen.port or owner}.arena"
-        path = Path(wanted.directory) / name
-    if wanted.mode != "serve":
-        if path is not None and remove_left(path):
-            log.info("removed an arena that an earlier process left", extra={"file": str(path)})
-        observes = wanted.mode == "observe"
-        return BlockCache(wanted.size_bytes if observes else SMALLEST_ARENA_BYTES, observe=observes)
-    return BlockCache(wanted.size_bytes, path, keeps_file=wanted.keep_arena and path is not None)
+    if wanted.mode == "serve":
+        return BlockCache(wanted.size_bytes, memory)
+    if memory is not None and memory.try_lock():  # left by a worker of another mode
+        memory.empty()
+    observes = wanted.mode == "observe"
+    return BlockCache(wanted.size_bytes if observes else SMALLEST_ARENA_BYTES, observe=observes)
 
 
 async def prefault(cache: BlockCache) -> None:

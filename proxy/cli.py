@@ -274,7 +274,7 @@ def run_check(options: argparse.Namespace) -> int:
 
 def run_inspect(options: argparse.Namespace) -> int:
     """`forebay arena inspect PATH`: print the state of an arena's file. Returns the exit code."""
-    from blockcache.arena import ArenaError, map_read_only
+    from blockcache.arena_file import ArenaError, map_read_only
     from blockcache.inspect import NoArena, inspect
     from proxy.admin.arena_report import describe
 

@@ -1,8 +1,9 @@
-"""Warm restart: what an earlier process left in the arena's file is served by this one, or dropped with a reason.
+"""Warm restart: what an earlier process left in the arena is served by this one, or dropped with a reason.
 
 Owns the decision, and the arena's identity: which broker and which kernel its bytes belong to. Must not know how
 partitions are proven (`partitions/taken_over.py`). Invariants:
 * until the decision the cache is pending: clients are served by the broker alone, and nothing is stored.
+* nothing is looked at while the earlier process still writes there.
 * the walk over what was left runs in a thread, the decision on the event loop.
 * only an arena of the same cluster and node is taken over, and of the same kernel: after a crash of the machine,
   pages of a file on disk may be older than others.
@@ -12,6 +13,7 @@ partitions are proven (`partitions/taken_over.py`). Invariants:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import zlib
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("forebay.takeover")
 
 KERNEL = Path("/proc/sys/kernel/random/boot_id")
+LOCK_EVERY_S = 0.02
+"""How often the earlier process is asked for the arena, in seconds, while it still has it."""
 IDENTIFY_S = 15.0
 """How long the broker may answer and not say who it is, in seconds, before the arena is dropped."""
 UNCLAIMED_S = 900.0
@@ -77,23 +81,34 @@ class Takeover:
         self._noted = b""
         self._reachable_since: float | None = None
         self._drop_at: float | None = None
+        self._stopping = asyncio.Event()
 
     def start(self) -> None:
         """Begin to look at what was left, if anything was."""
         cache = self._broker.cache
         if cache.is_pending:
-            log.info("looking at what an earlier process left", extra={"file": str(cache.path)})
+            log.info("looking at what an earlier process left", extra={"file": self._place})
             self._walk = asyncio.create_task(self._inspect(), name="takeover")
-        elif cache.other_bytes and self._broker.config.cache.keep_arena:
+        elif cache.other_bytes:
             self._tell_dropped("size", f"{cache.other_bytes} bytes")
 
     async def stop(self) -> None:
         """Wait until no thread walks over the arena."""
+        self._stopping.set()
         if self._walk is not None:
             await self._walk
 
+    @property
+    def _place(self) -> str:
+        return str(self._broker.cache.path or "anonymous memory")
+
     async def _inspect(self) -> None:
         cache = self._broker.cache
+        while not cache.try_lock():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOCK_EVERY_S):
+                    await self._stopping.wait()
+                    return
         left = await asyncio.to_thread(cache.inspect_left)
         if left.refusal:
             await self._drop(left.refusal, left.detail)
@@ -116,7 +131,7 @@ class Takeover:
         self._broker.counters.stored.takeovers[reason] += 1
         log.warning(
             "dropped what an earlier process left: the cache begins empty",
-            extra={"file": str(self._broker.cache.path), "reason": reason, "detail": detail},
+            extra={"file": self._place, "reason": reason, "detail": detail},
         )
 
     # -- timed work --------------------------------------------------------------------------------
@@ -129,7 +144,7 @@ class Takeover:
             known = Identity(node.cluster_id, node.node_id, self._kernel)
         if self._left is not None:
             self._decide(self._left, known, now)
-        if not self._broker.config.cache.keep_arena or self._broker.cache.is_pending:
+        if self._broker.cache.is_pending:
             return
         if known is not None and (packed := known.pack()) != self._noted:
             self._noted = packed

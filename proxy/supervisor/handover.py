@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from blockcache.arena_file import ArenaMemory
 from proxy.config import model
 from proxy.config.model import Config
 from proxy.sockets import Sockets
@@ -86,7 +87,7 @@ class ConfigInForce:
 class Handover:
     """`in_force`: where a reload leaves its configuration for later workers. `arguments`: those of
     `forebay serve`, by which the configuration is read again. `heartbeat`: descriptor of the pipe to
-    the supervisor. `owner`: the supervisor's process id, the same for each of its workers.
+    the supervisor. `arena`: memory that outlives each worker; None: no arena of this mode outlives one.
     `restarts`: workers replaced so far, by reason. `version`: Forebay's own.
     """
 
@@ -95,7 +96,7 @@ class Handover:
     arguments: Sequence[str]
     sockets: Sockets
     heartbeat: int
-    owner: int
+    arena: ArenaMemory | None
     restarts: Mapping[str, int]
     version: str
 
@@ -111,7 +112,7 @@ def write_handover(handover: Handover) -> int:
         "listeners": [list(map(socket.socket.fileno, one)) for one in handover.sockets.listeners],
         "admin": list(map(socket.socket.fileno, handover.sockets.admin)),
         "heartbeat": handover.heartbeat,
-        "owner": handover.owner,
+        "arena": None if handover.arena is None else (handover.arena.fd, handover.arena.path),
         "restarts": dict(handover.restarts),
         "version": handover.version,
     }
@@ -144,12 +145,19 @@ def read_handover(fd: int) -> Handover:
             content["arguments"],
             sockets,
             content["heartbeat"],
-            content["owner"],
+            _open_arena(content["arena"]),
             content["restarts"],
             content["version"],
         )
     except Exception as error:  # pickle raises of any kind
         raise NoHandover(f"descriptor {fd} holds no configuration: {error}") from error
+
+
+def _open_arena(given: tuple[int, Path | None] | None) -> ArenaMemory | None:
+    if given is None:
+        return None
+    os.set_inheritable(given[0], False)
+    return ArenaMemory(*given)
 
 
 def _open(descriptors: Sequence[int]) -> tuple[socket.socket, ...]:

@@ -32,6 +32,8 @@ class HeartbeatSender:
         self._every_s = every_s
         self._orphaned = orphaned
         self._state = STARTING
+        self.is_orphaned = False
+        """Whether the supervisor is gone."""
         os.set_blocking(fd, False)
 
     def start(self) -> None:
@@ -52,6 +54,7 @@ class HeartbeatSender:
             pass  # the supervisor stands still, and finds the beats before this one
         except BrokenPipeError:
             log.error("the supervisor is gone: stopping")
+            self.is_orphaned = True
             self._orphaned()
             return False
         return True

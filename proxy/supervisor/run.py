@@ -1,8 +1,8 @@
 """Supervisor: the process of `forebay serve`, which outlives its worker. Start reading here.
 
-Owns the listening sockets, the order of workers and the choice between worker and pipes. Must not
-know Kafka, the cache or clients' requests; it imports none of them, so that their faults are not
-its own. States:
+Owns the listening sockets, the arena's memory, the order of workers and the choice between worker and
+pipes. Must not know Kafka, what is in the cache or clients' requests; it imports none of them, so that
+their faults are not its own. States:
 * a worker is ready: it accepts on all sockets, and the supervisor on none.
 * no worker is ready: clients wait in the backlog, and the supervisor answers at the admin port.
 * crash loop: the supervisor also accepts clients and pipes them to the broker.
@@ -13,14 +13,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import resource
 import signal
 from typing import TYPE_CHECKING
 
+from blockcache.arena_file import ArenaError
 from proxy.admin.http import PROMETHEUS_TEXT, AdminServer, HttpResponse, build_probes
 from proxy.config.check import read_secret
 from proxy.sockets import bind_all
+from proxy.supervisor.arena import close_arena, open_arena
 from proxy.supervisor.crash_policy import CrashPolicy
 from proxy.supervisor.handover import ConfigInForce, Handover
 from proxy.supervisor.pipes import Pipes, find_obstacle
@@ -30,6 +31,7 @@ from proxy.supervisor.worker_process import REASONS, WorkerEnd, WorkerProcess, r
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from blockcache.arena_file import ArenaMemory
     from proxy.config.model import Config
     from proxy.sockets import Sockets
 
@@ -49,11 +51,18 @@ async def serve(
     cannot be bound.
     """
     raise_file_limit()
-    return await Supervisor(config, bind_all(config), command, version, arguments).run()
+    sockets = bind_all(config)
+    try:
+        arena = open_arena(config)
+    except ArenaError as error:
+        sockets.close()
+        log.error("cannot start: %s", error)
+        return FAILED
+    return await Supervisor(config, sockets, command, version, arguments, arena).run()
 
 
 class Supervisor:
-    """The supervisor and its one worker. `sockets` are closed by `run`."""
+    """The supervisor and its one worker. `sockets` and `arena` are closed by `run`."""
 
     def __init__(
         self,
@@ -62,8 +71,10 @@ class Supervisor:
         command: Sequence[str],
         version: str,
         arguments: Sequence[str] = (),
+        arena: ArenaMemory | None = None,
     ) -> None:
         self._config = config
+        self._arena = arena
         self._in_force = ConfigInForce()
         self._arguments = arguments
         self._sockets = sockets
@@ -109,6 +120,8 @@ class Supervisor:
             await self._admin.close()
             self._sockets.close()
             self._in_force.close()
+            if self._arena is not None:
+                close_arena(self._arena, self._config)
 
     def check_readiness(self) -> tuple[bool, list[str]]:
         """Whether clients should connect although no worker is ready, and the reasons if not: they
@@ -169,7 +182,7 @@ class Supervisor:
             self._arguments,
             self._sockets,
             heartbeat,
-            os.getpid(),
+            self._arena,
             self._restarts,
             self._version,
         )
@@ -194,6 +207,9 @@ class Supervisor:
         self._restarts[end.reason] += 1
         pause_s = self._policy.note_end(end.lived_s)
         log.error("the worker ended: %s; the next one starts in %g s", end, pause_s)
+        if self._arena is not None and (end.is_fault or self._policy.is_looping):
+            log.error("dropped the cache: its content may be wrong, or the reason of the end")
+            self._arena.empty()
         await self._answer_admin()
         if self._policy.is_looping:
             self._open_pipes("worker after worker ends soon")

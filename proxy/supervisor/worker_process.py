@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 Reason = Literal["exit", "signal", "hung"]
 REASONS: tuple[Reason, ...] = ("exit", "signal", "hung")
 _READ_BYTES = 4096
+_FAULTS = frozenset(
+    {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT, signal.SIGSYS}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,11 @@ class WorkerEnd:
     code: int
     was_ready: bool
     lived_s: float
+
+    @property
+    def is_fault(self) -> bool:
+        """Whether its program went wrong, so that it may have written anything to memory before."""
+        return -self.code in _FAULTS
 
     def __str__(self) -> str:
         if self.reason == "exit":

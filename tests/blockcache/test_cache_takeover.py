@@ -1,5 +1,6 @@
 """An arena that an earlier process left: taken over, or refused and begun anew."""
 
+import os
 import random
 import shutil
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 from blockcache._pyfastcache import ffi, lib
 
-from blockcache.arena import remove_left
+from blockcache.arena_file import ArenaMemory, open_file, remove_left
 from blockcache.cache import IDENTITY_BYTES, BlockCache, CacheError
 from tests.kit.cache_batches import TOPIC, build_run, insert, read
 
@@ -17,7 +18,7 @@ OTHER = bytes(range(1, 17))
 
 
 def open_kept(path: Path, **sections: Any) -> BlockCache:
-    return BlockCache(SIZE, path, keeps_file=True, **sections)
+    return BlockCache(SIZE, open_file(path), **sections)
 
 
 def leave(path: Path, records: int = 4) -> bytes:
@@ -29,7 +30,7 @@ def leave(path: Path, records: int = 4) -> bytes:
         insert(cache, cache.open(TOPIC, index), run)
     cache.note_identity(b"broker 1")
     cache.note_alive(42)
-    cache._arena.close(keeps_file=True)
+    cache.close()
     return run
 
 
@@ -70,7 +71,7 @@ def test_a_pending_cache_stores_nothing_and_changes_nothing(tmp_path: Path) -> N
     cache.note_identity(b"another")
     cache.note_alive(43)
     assert (cache.eliminate(), cache.oldest_admitted) == (0, 2 * len(run))
-    assert cache.close()
+    cache.close()
     assert (tmp_path / "arena").read_bytes() == before
 
 
@@ -102,6 +103,7 @@ def test_what_the_dead_process_held_is_let_go(tmp_path: Path) -> None:
     ("field", "value", "refusal"),
     [
         ("layout", 3, "layout"),
+        ("layout", 0, "unfinished"),
         ("nodes_max", 17, "layout"),
         ("pin_limit_bytes", 1, "layout"),
         ("changes", 7, "unfinished"),
@@ -129,7 +131,6 @@ def test_what_cannot_be_used_is_refused_and_begun_anew(
     insert(cache, slot, build_run(0, 9))
     cache.check()
     cache.close()
-    assert not path.exists()  # nobody noted whose it is, so that it could be of no use
 
 
 def test_another_configuration_is_refused(tmp_path: Path) -> None:
@@ -141,24 +142,32 @@ def test_another_configuration_is_refused(tmp_path: Path) -> None:
 
 def test_another_size_is_emptied(tmp_path: Path) -> None:
     leave(tmp_path / "arena")
-    cache = BlockCache(2 * SIZE, tmp_path / "arena", keeps_file=True)
+    cache = BlockCache(2 * SIZE, open_file(tmp_path / "arena"))
     assert not cache.is_pending and cache.other_bytes == SIZE
     cache.close()
 
 
-def test_who_keeps_no_file_takes_none_over(tmp_path: Path) -> None:
-    leave(tmp_path / "arena")
-    cache = BlockCache(SIZE, tmp_path / "arena")
-    assert not cache.is_pending and cache.other_bytes == SIZE
-    assert not cache.close()
-    assert not (tmp_path / "arena").exists()
-
-
-def test_a_kept_file_stays_at_a_clean_stop(tmp_path: Path) -> None:
-    cache = open_kept(tmp_path / "arena")
+def test_memory_says_whether_its_process_knew_whose_bytes_it_holds(tmp_path: Path) -> None:
+    memory = open_file(tmp_path / "arena")
+    cache = BlockCache(SIZE, ArenaMemory(os.dup(memory.fd), memory.path))
+    assert not memory.is_identified
     cache.note_identity(b"x" * IDENTITY_BYTES)
-    assert cache.close()
-    assert (tmp_path / "arena").stat().st_size == SIZE
+    assert memory.is_identified
+    cache.close()
+    assert memory.size_bytes == SIZE
+    memory.close()
+
+
+def test_the_clock_follows_the_process_that_still_writes(tmp_path: Path) -> None:
+    run = leave(tmp_path / "arena")
+    cache = open_kept(tmp_path / "arena")
+    cache._arena.mapped.admitted_bytes += 100
+    assert cache.try_lock()
+    assert cache.peek_admitted_bytes() == 2 * len(run) + 100
+    cache._arena.mapped.admitted_bytes = 1 << 63
+    assert cache.try_lock()
+    assert cache.peek_admitted_bytes() == 2 * len(run) + 100
+    cache.close()
 
 
 def test_an_arena_is_decided_about_once(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from blockcache._pyfastcache import ffi, lib
 
-from blockcache.arena import ArenaInUse, map_read_only
+from blockcache.arena_file import ArenaInUse, map_read_only, open_file
 from blockcache.cache import BlockCache
 from blockcache.inspect import ATTEMPTS, NoArena, PartitionPicture, StoredSpan, inspect
 from tests.kit.cache_batches import TOPIC, build_batch, build_run, insert
@@ -20,9 +20,10 @@ KIB, MIB = 1024, 1024 * 1024
 BUSY = """
 import sys
 from pathlib import Path
+from blockcache.arena_file import open_file
 from blockcache.cache import BlockCache
 from tests.kit.cache_batches import TOPIC, build_run, insert
-cache = BlockCache(1 << 20, Path(sys.argv[1]))
+cache = BlockCache(1 << 20, open_file(Path(sys.argv[1])))
 slots = [cache.open(TOPIC, i) for i in range(8)]
 print("ready", flush=True)
 ends = [0] * 8
@@ -140,17 +141,17 @@ def test_another_layout_is_refused() -> None:
 
 def test_looking_takes_no_lock_and_says_who_holds_the_file(tmp_path: Path) -> None:
     path = tmp_path / "arena"
-    cache = BlockCache(MIB, path)
+    cache = BlockCache(MIB, open_file(path))
     mapping, held = map_read_only(path)
     assert held
     with pytest.raises(ArenaInUse):
-        BlockCache(MIB, path)
+        open_file(path)
     shutil.copy(path, tmp_path / "left")
     cache.close()
     mapping.close()
     mapping, held = map_read_only(tmp_path / "left")
     assert not held
-    BlockCache(MIB, tmp_path / "left").close()
+    open_file(tmp_path / "left").close()
     mapping.close()
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -34,6 +33,7 @@ from tests.kit.sidecar import (
     ProxiedBroker,
     Sidecar,
     find_worker,
+    refuse_workers,
 )
 
 if TYPE_CHECKING:
@@ -206,18 +206,17 @@ def fallback(sidecar: Sidecar) -> float:
 
 
 def test_a_crash_loop_pipes_clients_until_a_worker_runs(
-    proxied: ProxiedBroker, tmp_path: Path
+    proxied: ProxiedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The arena's directory is away for a while."""
-    directory = tmp_path / "arena"
-    directory.mkdir()
+    refusal = refuse_workers(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     settings = {
-        "cache": {**VERIFIED["cache"], "directory": str(directory)},
+        **VERIFIED,
         "supervisor": PATIENT_SUPERVISOR | {"crashLimit": 2, "pipeMaxAge": "0s"},
     }
     with Pair(shared=proxied, settings=settings) as pair, at_work(pair) as (writer, reader):
         sidecar = pair.sidecar
-        shutil.rmtree(directory)
+        refusal.touch()
         sidecar.signal_worker(signal.SIGKILL)
         wait_until(lambda: fallback(sidecar) == 1, "clients are piped")
         assert sidecar.is_ready(), "clients are served"
@@ -230,7 +229,7 @@ def test_a_crash_loop_pipes_clients_until_a_worker_runs(
         with Raw(pair.through) as piped:
             assert piped.call(build_metadata())
             assert sidecar.metrics()["forebay_active_connections",] >= 1
-            directory.mkdir()
+            refusal.unlink()
             wait_until(lambda: fallback(sidecar) == 0, "a worker runs again")
             assert piped.ends(), "its pipe is closed"
         wait_until(sidecar.is_ready, "the worker")

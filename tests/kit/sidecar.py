@@ -49,6 +49,13 @@ PATIENT_SUPERVISOR = {"heartbeatTimeout": "30s", "startTimeout": "300s"}
 """Of a Sidecar that is told nothing else: a busy machine lets a worker wait for seconds, though it does not hang."""
 
 
+_REFUSING = """
+import os, sys
+if "worker" in sys.orig_argv and os.path.exists({!r}):
+    os._exit(3)
+"""
+
+
 class SidecarFailed(RuntimeError):
     """Forebay did not start; the message holds its log, `exit_code` is None if it did not end either."""
 
@@ -268,6 +275,13 @@ def find_worker(supervisor: int) -> int | None:
             if b"worker" in Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0"):
                 return int(child)
     return None
+
+
+def refuse_workers(directory: Path) -> Path:
+    """Fill `directory`, for PYTHONPATH: while the file that is returned exists, workers end at their start."""
+    refusal = directory / "refused"
+    (directory / "sitecustomize.py").write_text(_REFUSING.format(str(refusal)))
+    return refusal
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> int:

@@ -12,6 +12,7 @@ import time
 
 import pytest
 
+from blockcache.arena_file import ArenaMemory, open_memory
 from blockcache.cache import BlockCache
 from metrics.log_files import LogFiles
 from proxy import app
@@ -100,15 +101,15 @@ async def test_heart_beats_while_the_arena_is_allocated(monkeypatch: pytest.Monk
     config = build_config()
     may_go_on, opened = threading.Event(), app.open_cache
 
-    def open_slowly(config: Config, owner: int) -> BlockCache:
+    def open_slowly(config: Config, memory: ArenaMemory | None) -> BlockCache:
         may_go_on.wait(PATIENCE_S)
-        assert owner == 4711
-        return opened(config, owner)
+        assert memory is not None and memory.fd == arena.fd
+        return opened(config, memory)
 
     monkeypatch.setattr(app, "open_cache", open_slowly)
     reader, writer = os.pipe()
-    in_force = ConfigInForce()
-    handover = Handover(config, in_force, (), bind_all(config), writer, 4711, {"exit": 1}, "0")
+    in_force, arena = ConfigInForce(), open_memory()
+    handover = Handover(config, in_force, (), bind_all(config), writer, arena, {"exit": 1}, "0")
     serving = asyncio.create_task(app.serve(handover, LogQueue(io.BytesIO(), 10)))
     os.set_blocking(reader, False)
     beats = b""

@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 
+from blockcache.arena_file import open_file
 from blockcache.cache import BlockCache
 from proxy import __main__, cli
 from proxy.config.model import Config
@@ -229,7 +230,7 @@ def test_arena_inspect_reads_live_and_dead_arenas(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, left = tmp_path / "a.arena", tmp_path / "left.arena"
-    cache = BlockCache(MIB, path)
+    cache = BlockCache(MIB, open_file(path))
     slot = cache.open(TOPIC, 7)
     insert(cache, slot, build_run(3, 4))
     insert(cache, slot, build_run(20, 2))

@@ -1,10 +1,14 @@
 """The decision about an arena that an earlier process left, and the identity that this process notes."""
 
 import asyncio
+import os
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
 
+from blockcache.arena_file import ArenaMemory, open_file
 from blockcache.cache import IDENTITY_BYTES, BlockCache
 from proxy import takeover
 from proxy.takeover import IDENTIFY_S, UNCLAIMED_S, Identity, Takeover, unpack
@@ -18,9 +22,9 @@ LEFT_AT_S = 10.0
 class Started(QuietBroker):
     """A process that keeps its arena at `path`. The broker behind it is known once `learn` was called."""
 
-    def __init__(self, path):
-        super().__init__(SIZE, path=path, keeps_file=True)
-        self.config = SimpleNamespace(cache=SimpleNamespace(keep_arena=True, confirm_every_s=1.0))
+    def __init__(self, path=None, memory=None):
+        super().__init__(SIZE, memory=memory or open_file(path))
+        self.config = SimpleNamespace(cache=SimpleNamespace(confirm_every_s=1.0))
         self.node = SimpleNamespace(node_id=-1, cluster_id="")
         self.own_connections = SimpleNamespace(reachable=False)
         self.routes = SimpleNamespace(clear=lambda: None)
@@ -46,7 +50,7 @@ def left(tmp_path):
     broker.learn()
     insert(broker.cache, broker.cache.open(TOPIC_ID, 0), build_run(0, 4))
     broker.takeover.tick(LEFT_AT_S)
-    assert broker.cache.close()
+    broker.cache.close()
     return tmp_path / "arena"
 
 
@@ -127,5 +131,49 @@ def test_an_identity_counts_as_a_whole():
     assert Identity("c" * IDENTITY_BYTES, 3, "kernel").pack() == b""
 
 
-def test_an_arena_without_a_file_is_not_pending():
-    assert not BlockCache(SIZE, keeps_file=True).is_pending
+def test_memory_of_its_own_is_not_pending():
+    assert not BlockCache(SIZE).is_pending
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from blockcache.arena_file import ArenaMemory
+assert ArenaMemory(int(sys.argv[1])).try_lock()
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+def start_writer(memory):
+    command = [sys.executable, "-c", WRITER, str(memory.fd)]
+    writer = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[memory.fd]
+    )
+    assert writer.stdout is not None and writer.stdout.readline()
+    return writer
+
+
+def test_it_waits_for_the_process_that_still_writes(left):
+    async def scenario():
+        memory = open_file(left)
+        with start_writer(memory) as writer:
+            stopped, waiting = (Started(memory=ArenaMemory(os.dup(memory.fd))) for _ in range(2))
+            stopped.takeover.start()
+            await stopped.takeover.stop()
+            waiting.takeover.start()
+            waiting.learn()
+            await asyncio.sleep(0)
+            waiting.takeover.tick(LEFT_AT_S + 1)
+            assert waiting.cache.is_pending and not waiting.outcomes
+            writer.kill()
+            writer.wait()
+            while not waiting.outcomes:
+                await asyncio.sleep(0.01)
+                waiting.takeover.tick(LEFT_AT_S + 2)
+            assert waiting.outcomes == {"taken-over": 1}
+        for broker in (stopped, waiting):
+            broker.cache.close()
+        memory.close()
+
+    asyncio.run(scenario())

@@ -1,9 +1,11 @@
 """What the supervisor writes is what the worker reads."""
 
 import os
+from pathlib import Path
 
 import pytest
 
+from blockcache.arena_file import open_file
 from proxy.config.model import Config
 from proxy.sockets import bind_all, find_address
 from proxy.supervisor import handover
@@ -18,7 +20,7 @@ from proxy.supervisor.handover import (
 from tests.proxy.supervisor.configured import build_config
 
 
-def test_a_worker_reads_what_was_written() -> None:
+def test_a_worker_reads_what_was_written(tmp_path: Path) -> None:
     config = build_config(
         {
             ("cache", "holeWait"): "1234us",
@@ -32,14 +34,18 @@ def test_a_worker_reads_what_was_written() -> None:
     os.set_inheritable(writer, True)
     in_force, arguments = ConfigInForce(), ["serve", "--config", "forebay.yaml"]
     os.set_inheritable(in_force.fd, True)
+    arena = open_file(tmp_path / "arena")
+    os.set_inheritable(arena.fd, True)
     written = Handover(
-        config, in_force, arguments, sockets, writer, 4711, {"exit": 1, "hung": 2}, "1.2"
+        config, in_force, arguments, sockets, writer, arena, {"exit": 1, "hung": 2}, "1.2"
     )
     fd = write_handover(written)
     assert os.get_inheritable(fd)
     read = read_handover(fd)
     assert read.config == config
-    assert (read.heartbeat, read.owner, read.restarts) == (writer, 4711, {"exit": 1, "hung": 2})
+    assert (read.heartbeat, read.restarts) == (writer, {"exit": 1, "hung": 2})
+    assert read.arena is not None and (read.arena.fd, read.arena.path) == (arena.fd, arena.path)
+    assert not os.get_inheritable(arena.fd)
     assert (read.in_force.fd, read.arguments, read.version) == (in_force.fd, arguments, "1.2")
     assert not os.get_inheritable(in_force.fd)
     assert find_address(read.sockets.admin) == find_address(sockets.admin)
@@ -51,7 +57,7 @@ def test_a_worker_reads_what_was_written() -> None:
     for one in (*read.sockets.listeners[0], *read.sockets.admin):
         one.detach()
     sockets.close()
-    for fd in (reader, writer, in_force.fd):
+    for fd in (reader, writer, in_force.fd, arena.fd):
         os.close(fd)
 
 
@@ -61,7 +67,7 @@ def test_a_worker_of_another_build_validates_the_configuration(monkeypatch) -> N
     sockets, in_force = bind_all(config), ConfigInForce()
     reader, writer = os.pipe()
     fd = write_handover(
-        Handover(config, in_force, ["serve"], sockets, writer, 1, {"exit": 0, "hung": 0}, "1")
+        Handover(config, in_force, ["serve"], sockets, writer, None, {"exit": 0, "hung": 0}, "1")
     )
     monkeypatch.setattr(handover, "BUILD", [("model.py", 1, 2)])
     monkeypatch.setattr(Config, "__setstate__", None)

@@ -20,6 +20,7 @@ from proxy.sockets import Sockets
 from proxy.supervisor.run import FAILED, OK, Supervisor, find_exit_code
 from proxy.supervisor.worker_process import REASONS, WorkerEnd
 from tests.kit.broker.settings import HOST
+from tests.kit.sidecar import refuse_workers
 from tests.proxy.forebay_process import PATIENCE_S, Alone, wait_until
 from tests.proxy.supervisor.configured import build_config
 
@@ -97,17 +98,34 @@ def test_a_worker_that_ends_is_replaced_and_counted(tmp_path: Path) -> None:
     )
 
 
+def test_the_next_worker_gets_the_memory_unless_the_former_went_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who was killed by others has left what it meant to."""
+    monkeypatch.setenv("FOREBAY_SUPERVISOR_CRASH_LIMIT", "1000")
+    looked = '"message":"looking at what an earlier process left"'
+    dropped = '"message":"dropped the cache: its content may be wrong'
+    with (tmp_path / "log").open("wb") as log, Alone(log.fileno()) as forebay:
+        for number, finds in ((signal.SIGKILL, 1), (signal.SIGSEGV, 1), (signal.SIGKILL, 2)):
+            former = forebay.worker_pid
+            assert former is not None
+            os.kill(former, number)
+            wait_until(lambda: forebay.worker_pid not in (None, former))  # noqa: B023
+            wait_until(forebay.is_started)
+            wait_until(lambda: (tmp_path / "log").read_text().count(looked) == finds)  # noqa: B023
+    assert (tmp_path / "log").read_text().count(dropped) == 1
+
+
 def test_the_token_protects_metrics_while_no_worker_runs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The arena's directory is gone once the first worker runs."""
     (tmp_path / "token").write_text("hunter2\n")
-    (tmp_path / "arena").mkdir()
+    refusal = refuse_workers(tmp_path)
     monkeypatch.setenv("FOREBAY_ADMIN_TOKEN_FILE", str(tmp_path / "token"))
-    monkeypatch.setenv("FOREBAY_CACHE_DIRECTORY", str(tmp_path / "arena"))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("FOREBAY_SUPERVISOR_CRASH_LIMIT", "1000")
     with Alone(subprocess.DEVNULL) as forebay:
-        shutil.rmtree(tmp_path / "arena")
+        refusal.touch()
         assert forebay.worker_pid is not None
         os.kill(forebay.worker_pid, signal.SIGKILL)
         wait_until(forebay.is_alive)
@@ -119,7 +137,7 @@ def test_the_token_protects_metrics_while_no_worker_runs(
         asked.add_header("Authorization", "Bearer hunter2")
         with urllib.request.urlopen(asked, timeout=PATIENCE_S) as answer:
             assert b'forebay_worker_restarts_total{reason="signal"} 1' in answer.read()
-        (tmp_path / "arena").mkdir()
+        refusal.unlink()
         wait_until(forebay.is_started)
 
 

@@ -32,7 +32,7 @@ def handing_over(config: Config, sockets: Sockets) -> Callable[[int], Handover]:
     """What a supervisor gives to a worker. Its file of the configuration in force is another's."""
     in_force = ConfigInForce(2)
     return lambda heartbeat: Handover(
-        config, in_force, (), sockets, heartbeat, os.getpid(), {"exit": 7}, "0"
+        config, in_force, (), sockets, heartbeat, None, {"exit": 7}, "0"
     )
 
 
@@ -94,6 +94,14 @@ async def test_silence_kills_it_before_and_after_its_first_beat(beats: str) -> N
         await worker.silent
     end = await end_of(worker)
     assert (end.reason, end.code, str(end)) == ("hung", -signal.SIGKILL, "no heartbeat, SIGKILL")
+
+
+@pytest.mark.parametrize(
+    ("code", "is_fault"),
+    [(-signal.SIGSEGV, True), (-signal.SIGKILL, False), (0, False), (1, False)],
+)
+def test_a_fault_is_known_by_its_signal(code: int, is_fault: bool) -> None:
+    assert WorkerEnd("signal", code, was_ready=True, lived_s=1.0).is_fault == is_fault
 
 
 async def test_a_worker_that_stops_may_be_silent() -> None:

@@ -1,0 +1,52 @@
+"""Memory of the workers' arena: opened before the first worker, closed after the last.
+
+Owns the file's name, and whether the file stays when Forebay ends. Must not know what is in it: workers size, fill and
+check it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from blockcache.arena_file import ArenaMemory, open_file, open_memory, remove_left
+
+if TYPE_CHECKING:
+    from proxy.config.model import Config
+
+log = logging.getLogger("forebay.supervisor")
+
+
+def open_arena(config: Config) -> ArenaMemory | None:
+    """The memory, which children inherit: what an earlier Forebay left if `cache.keepArena` is set, else empty. The
+    file has the first listener's port in its name, or this process's id where that is 0. None: `cache.mode` is not
+    `serve`, and a file that was left is removed. Raises ArenaError.
+    """
+    wanted = config.cache
+    path = None
+    if wanted.directory:
+        name = f"forebay-{config.listeners[0].listen.port or os.getpid()}.arena"
+        path = Path(wanted.directory) / name
+    if wanted.mode != "serve":
+        if path is not None and remove_left(path):
+            log.info("removed an arena that an earlier process left", extra={"file": str(path)})
+        return None
+    memory = open_memory() if path is None else open_file(path)
+    if not wanted.keep_arena:
+        memory.empty()
+    os.set_inheritable(memory.fd, True)
+    return memory
+
+
+def close_arena(memory: ArenaMemory, config: Config) -> None:
+    """Give the memory back, after the last worker. A file that is to be kept stays, unless nobody could use it."""
+    if config.cache.keep_arena and memory.path is not None and memory.is_identified:
+        kept = {"file": str(memory.path), "bytes": memory.size_bytes}
+        log.info(
+            "kept the arena's file for the next start; delete it to free its memory", extra=kept
+        )
+    else:
+        memory.remove()
+    memory.close()
