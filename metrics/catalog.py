@@ -28,6 +28,7 @@ LABEL_VALUES: Final[dict[str, tuple[str, ...]]] = {
     "bound": ("requests", "bytes"),
     "way": ("own", "client"),
     "limit": ("named", "recognised"),
+    "upgrade": ("done", "failed"),
     "takeover": (
         "taken-over",
         "size",
@@ -77,6 +78,29 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "counter",
             "Workers replaced, by reason: `exit` (by itself), `signal` (killed), `hung` (no heartbeat)",
             ("reason",),
+        ),
+        Metric(
+            "forebay_upgrades_total",
+            "counter",
+            "Upgrades in place (SIGUSR2): `done`, or `failed`: the former worker went on",
+            ("upgrade",),
+        ),
+        Metric(
+            "forebay_pipes",
+            "gauge",
+            "Clients that the supervisor pipes to the broker now, without cache; those of a former crash"
+            " loop are in no other count",
+        ),
+        Metric(
+            "forebay_pipes_total",
+            "counter",
+            "Clients that the supervisor accepted while no worker could run, refused ones included",
+        ),
+        Metric(
+            "forebay_pipes_refused_total",
+            "counter",
+            "Clients that the supervisor closed at once: at `limits.maxConnections`, or since their"
+            " listener cannot be piped",
         ),
         Metric(
             "forebay_config_last_reload_success",

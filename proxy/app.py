@@ -1,9 +1,10 @@
 """Composition root of a worker: builds, starts and stops all parts. Start reading here.
 
 Owns the process that the supervisor starts: signals, the order of start and stop, and the clock of
-timed work. Must not know the clients' requests. Start order: cache, access log, listeners,
-Forebay's own connections, admin HTTP. Stop order, on a signal of ENDING:
-* `/readyz` says not ready, and listeners accept nobody.
+timed work. Must not know the clients' requests. Start order: cache, access log, Forebay's own
+connections, listeners, admin HTTP. Stop order, on a signal of ENDING, or on SIGUSR2 from the
+supervisor once a successor accepts clients:
+* `/readyz` says not ready, or the admin port is the successor's; listeners accept nobody.
 * delayed Fetches are answered with the records that there are, and in-flight requests are answered.
 * everything closes, within `shutdown.gracePeriod`.
 """
@@ -37,14 +38,14 @@ from proxy.janitor import Janitor
 from proxy.net.listener import Listener
 from proxy.net.own_connections import OwnConnections
 from proxy.reload import Reloader
-from proxy.sockets import naming
+from proxy.sockets import find_address, naming
+from proxy.supervisor.figures import Figures
 from proxy.supervisor.heartbeat import BEATS, HeartbeatSender
 from proxy.supervisor.signals import handle_signals
-from proxy.supervisor.worker_process import REASONS
 from proxy.takeover import Takeover
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from blockcache.arena_file import ArenaMemory
     from proxy.admin.log_queue import LogQueue
@@ -56,6 +57,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("forebay")
 
 SMALLEST_ARENA_BYTES = 1 << 20
+LOOK_EVERY_S = 0.02
+NODE_WAIT_S = 1.0
+"""How long a successor waits for the broker's node id, which the broker may refuse to tell."""
 PREFAULT_STEP_BYTES = 4 << 20
 """Bytes of the arena that a thread beside the event loop touches at a time: two or three
 milliseconds of another core.
@@ -127,18 +131,18 @@ class Forebay:
         has_pipeline: bool = True,
         read: Callable[[], Loaded] | None = None,
         cache: BlockCache | None = None,
-        restarts: Mapping[str, int] | None = None,
+        figures: Figures | None = None,
         keep: Callable[[Config], object] = lambda _config: None,
         version: str = "0",
     ) -> None:
         """`has_pipeline` False: no Produce uses the pipeline (proxy/produce/pipeline.py). `read` loads the
         configuration for a reload; None: `config` again, so that only certificates are reloaded.
-        `cache` None: opened here. `restarts`: workers replaced before this one, by reason; None:
-        none. `keep` is given the configuration that a reload has put in force. `version`: Forebay's
-        own, for metrics and the broker's request logs.
+        `cache` None: opened here. `figures`: what the supervisor counts; None: there is
+        none. `keep` is given the configuration that a reload has put in force. `version`: Forebay's own,
+        for metrics and the broker's request logs.
         """
         self.own_log = own_log
-        self.restarts = restarts or dict.fromkeys(REASONS, 0)
+        self.figures = Figures() if figures is None else figures
         self.boot = secrets.token_hex(8)
         self.prefaulting: asyncio.Task[None] | None = None
         cache = open_cache(config, None) if cache is None else cache
@@ -182,30 +186,42 @@ class Forebay:
         status = HTTPStatus.UNPROCESSABLE_ENTITY if report.errors else HTTPStatus.OK
         return json_answer(report.describe())._replace(status=status)
 
-    async def start(self, sockets: Sockets) -> None:
-        """Start all parts, which own `sockets`, those of the configuration. Raises OSError if a
-        file of a listener's `tls` cannot be loaded.
+    async def start(self, sockets: Sockets, is_successor: bool = False) -> None:
+        """Start all parts, which own `sockets`, those of the configuration. `is_successor`: accept
+        nobody before the broker has answered. Raises OSError if a file of a listener's `tls` cannot
+        be loaded.
         """
         self.prefaulting = asyncio.create_task(prefault(self.broker.cache), name="prefault")
+        self._begin_access_log(sockets)
+        self.own_connections.start()
+        self.takeover.start()
+        self.janitor.start()
+        self.broker.disk_throttle.start()
+        if is_successor:
+            await self._wait_for_broker()
         for index, listener in enumerate(self.listeners):
             with naming(
                 f"listener {listener.name}", listener.config.listen, f"listeners[{index}].listen"
             ):
                 await listener.start(sockets.listeners[index])
-        self._begin_access_log()
-        self.own_connections.start()
-        self.takeover.start()
-        self.janitor.start()
-        self.broker.disk_throttle.start()
         address = await self.admin.start(sockets.admin)
         log.info("admin HTTP at %s", address)
 
-    def _begin_access_log(self) -> None:
-        """Put the first line, which has no counts. The listeners are bound, and nobody was accepted."""
+    async def _wait_for_broker(self) -> None:
+        """Until the broker answers; then a little longer, for its node id: it decides about the arena."""
+        while not self.own_connections.reachable:  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_EVERY_S)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(NODE_WAIT_S):
+                while self.broker.node.node_id < 0:  # noqa: ASYNC110
+                    await asyncio.sleep(LOOK_EVERY_S)
+
+    def _begin_access_log(self, sockets: Sockets) -> None:
+        """Put the first line, which has no counts. Nobody was accepted."""
         if self.broker.access_log is not None and self.broker.counter_lines is not None:
             shown = [
-                ListenerAddress(one.name, str(one.bound), str(one.upstream))
-                for one in self.listeners
+                ListenerAddress(one.name, str(find_address(each)), str(one.upstream))
+                for one, each in zip(self.listeners, sockets.listeners, strict=True)
             ]
             self.broker.access_log.learn_listeners(shown)
             self.broker.counter_lines.put("open")
@@ -216,8 +232,12 @@ class Forebay:
         if access_log is not None and node_id >= 0:
             access_log.learn_node(node_id)
 
-    async def stop(self) -> None:
-        """Drain for at most `shutdown.gracePeriod`, then close all parts."""
+    async def stop(self, has_successor: bool = False) -> None:
+        """Drain for at most `shutdown.gracePeriod`, then close all parts. `has_successor`: another
+        process accepts in this one's place, and waits for the arena.
+        """
+        if has_successor:
+            await self.admin.close()
         self.readiness.drain()
         self.reloader.stop()
         if self.prefaulting is not None:
@@ -242,10 +262,11 @@ class Forebay:
             self.broker.accounts.lines.empty.close()
         if self.broker.counter_lines is not None:
             self.broker.counter_lines.put("close")
-        if self.broker.access_log is not None:
-            await asyncio.to_thread(self.broker.access_log.close)
         await self.takeover.stop()
         self.broker.cache.close()
+        self.figures.close()
+        if self.broker.access_log is not None:
+            await asyncio.to_thread(self.broker.access_log.close)
 
 
 async def serve(
@@ -272,14 +293,16 @@ async def serve(
         own_log,
         read=read,
         cache=cache,
-        restarts=handover.restarts,
+        figures=handover.figures,
         keep=keep,
         version=handover.version,
     )
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, forebay.reloader.request)
+    loop, has_successor = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_signal_handler(signal.SIGHUP, forebay.reloader.request)
     try:
-        await forebay.start(handover.sockets)
+        await forebay.start(handover.sockets, handover.is_successor)
         freeze_what_stands()
+        loop.add_signal_handler(signal.SIGUSR2, end_for_successor, stopping, has_successor)
         heartbeat.become_ready()
         log.info("started", extra={"boot": forebay.boot})
         await stopping.wait()
@@ -287,9 +310,15 @@ async def serve(
     finally:
         if heartbeat.is_orphaned and handover.arena is not None and not config.cache.keep_arena:
             handover.arena.remove()  # nobody else does
-        await forebay.stop()
+        await forebay.stop(has_successor.is_set())
     log.info("stopped")
     return 0
+
+
+def end_for_successor(stopping: asyncio.Event, has_successor: asyncio.Event) -> None:
+    """SIGUSR2: another worker accepts clients, so that this one ends."""
+    has_successor.set()
+    stopping.set()
 
 
 def freeze_what_stands() -> None:

@@ -82,7 +82,8 @@ docs/configuration.md lists all keys with their defaults and bounds.
 The broker's advertised.listeners for clients must name the address that clients reach --listen
 by, or they go past Forebay after their first question. SIGTERM, SIGINT and SIGQUIT answer what
 is in flight, then stop (shutdown.gracePeriod). SIGHUP reads the configuration again, with these
-flags and variables over it (docs/operations.md). SIGUSR1 and SIGUSR2 are ignored.
+flags and variables over it (docs/operations.md). SIGUSR2 upgrades in place: the build that is
+on disk then takes over clients and cache. SIGUSR1 is ignored.
 
 examples:
   forebay serve --upstream 127.0.0.1:19092 --listen 127.0.0.1:9092 --cache-size 512MiB

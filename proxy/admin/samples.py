@@ -18,7 +18,7 @@ from proxy.replica_fetcher.topic_metadata import TOPICS_LIMIT
 from proxy.replica_fetcher.verifier import QUEUE_SAMPLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from proxy.accounting.counters import Traffic
     from proxy.admin.http import AdminServer
@@ -56,6 +56,13 @@ class LastReload(Protocol):
     def reloaded_at(self) -> float: ...
 
 
+class SupervisorFigures(Protocol):
+    """What the supervisor counts (`proxy.supervisor.figures.Figures`)."""
+
+    def read(self) -> Iterator[tuple[tuple[str, ...], int]]:
+        """Return each metric's name and label value, and its number."""
+
+
 class Process(Protocol):
     """The parts of the running process that are sampled (`proxy.app.Forebay`)."""
 
@@ -74,7 +81,7 @@ class Process(Protocol):
     @property
     def readiness(self) -> ReadinessCheck: ...
     @property
-    def restarts(self) -> Mapping[str, int]: ...
+    def figures(self) -> SupervisorFigures: ...
     @property
     def reloader(self) -> LastReload: ...
 
@@ -87,8 +94,8 @@ def collect(process: Process) -> Iterator[Sample]:
     yield Sample("forebay_boot_info", (process.boot,), 1)
     yield Sample("forebay_ready", (), int(process.readiness.check()[0]))
     yield Sample("forebay_fallback", (), 0)
-    for reason, count in process.restarts.items():
-        yield Sample("forebay_worker_restarts_total", (reason,), count)
+    for (name, *labels), value in process.figures.read():
+        yield Sample(name, tuple(labels), value)
     reloader = process.reloader
     yield Sample("forebay_config_last_reload_success", (), int(reloader.was_successful))
     yield Sample("forebay_config_last_reload_timestamp_seconds", (), reloader.reloaded_at)

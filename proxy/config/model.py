@@ -403,7 +403,7 @@ class SupervisorConfig(Section):
         ge=1.0,
         le=3600.0,
         description="Time from the start of a worker to its first heartbeat, which comes before the "
-        "cache is allocated.",
+        "cache is allocated; at an upgrade in place, until the new worker accepts clients.",
     )
     crash_limit: Count = Field(
         default=3,

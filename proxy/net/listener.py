@@ -154,6 +154,8 @@ class Listener(Generic[Services, Kept]):
             link.close("too_many_connections", "closing a client at limits.maxConnections")
             return
         self.links[link] = None
+        if self._stopping:  # it was accepted before
+            link.finish()
 
     def saw_sasl(self) -> None:
         """Note that the broker wants SASL here."""

@@ -20,6 +20,7 @@ from blockcache.arena_file import ArenaMemory
 from proxy.config import model
 from proxy.config.model import Config
 from proxy.sockets import Sockets
+from proxy.supervisor.figures import Figures
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -88,7 +89,8 @@ class Handover:
     """`in_force`: where a reload leaves its configuration for later workers. `arguments`: those of
     `forebay serve`, by which the configuration is read again. `heartbeat`: descriptor of the pipe to
     the supervisor. `arena`: memory that outlives each worker; None: no arena of this mode outlives one.
-    `restarts`: workers replaced so far, by reason. `version`: Forebay's own.
+    `figures`: what the supervisor counts. `version`: Forebay's own. `is_successor`: another worker
+    serves until this one accepts clients.
     """
 
     config: Config
@@ -97,8 +99,9 @@ class Handover:
     sockets: Sockets
     heartbeat: int
     arena: ArenaMemory | None
-    restarts: Mapping[str, int]
+    figures: Figures
     version: str
+    is_successor: bool = False
 
 
 def write_handover(handover: Handover) -> int:
@@ -113,8 +116,9 @@ def write_handover(handover: Handover) -> int:
         "admin": list(map(socket.socket.fileno, handover.sockets.admin)),
         "heartbeat": handover.heartbeat,
         "arena": None if handover.arena is None else (handover.arena.fd, handover.arena.path),
-        "restarts": dict(handover.restarts),
+        "figures": (handover.figures.fd, handover.figures.names),
         "version": handover.version,
+        "isSuccessor": handover.is_successor,
     }
     fd = os.memfd_create("forebay-handover", 0)
     with os.fdopen(os.dup(fd), "wb") as file:
@@ -136,7 +140,8 @@ def read_handover(fd: int) -> Handover:
     try:
         content = pickle.loads(os.pread(fd, LARGEST_BYTES, 0))
         os.close(fd)
-        for inherited in (content["heartbeat"], content["inForce"]):
+        figures = Figures(*content["figures"])
+        for inherited in (content["heartbeat"], content["inForce"], figures.fd):
             os.set_inheritable(inherited, False)
         sockets = Sockets(tuple(map(_open, content["listeners"])), _open(content["admin"]))
         return Handover(
@@ -146,8 +151,9 @@ def read_handover(fd: int) -> Handover:
             sockets,
             content["heartbeat"],
             _open_arena(content["arena"]),
-            content["restarts"],
+            figures,
             content["version"],
+            content["isSuccessor"],
         )
     except Exception as error:  # pickle raises of any kind
         raise NoHandover(f"descriptor {fd} holds no configuration: {error}") from error

@@ -18,12 +18,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from proxy.sockets import accept_clients, end_vanished
+from proxy.supervisor.figures import PIPES, PIPES_REFUSED, PIPES_TOTAL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from proxy.config.model import Config, ListenerConfig
     from proxy.config.units import Address
+    from proxy.supervisor.figures import Figures
 
 log = logging.getLogger("forebay.pipes")
 
@@ -40,7 +42,9 @@ def find_obstacle(listener: ListenerConfig) -> str:
 class Pipes:
     """All pipes of the process. Call `open` and `close` in turns, `abort` last."""
 
-    def __init__(self, config: Config, sockets: Sequence[Sequence[socket.socket]]) -> None:
+    def __init__(
+        self, config: Config, sockets: Sequence[Sequence[socket.socket]], figures: Figures
+    ) -> None:
         """`sockets`: the listening ones of each listener, in their order."""
         self._listeners = [
             (entry, one)
@@ -52,10 +56,7 @@ class Pipes:
         self._accepting: list[asyncio.Task[None]] = []
         self._pipes: set[asyncio.Task[None]] = set()
         self._refusals: dict[Address, str] = {}
-        self.accepted = 0
-        """Clients accepted so far; those closed at once included."""
-        self.rejected = 0
-        """Clients closed at once: at `limits.maxConnections`, or of a listener with an obstacle."""
+        self._figures = figures
 
     def __len__(self) -> int:
         return len(self._pipes)
@@ -110,14 +111,19 @@ class Pipes:
             pipe.cancel()
 
     def _take(self, entry: ListenerConfig, client: socket.socket) -> None:
-        self.accepted += 1
+        self._figures[PIPES_TOTAL,] += 1
         if find_obstacle(entry) or len(self._pipes) >= self._limits.max_connections:
-            self.rejected += 1
+            self._figures[PIPES_REFUSED,] += 1
             client.close()
             return
         pipe = asyncio.get_running_loop().create_task(self._pipe(client, entry.upstream))
         self._pipes.add(pipe)
-        pipe.add_done_callback(self._pipes.discard)
+        pipe.add_done_callback(self._forget)
+        self._figures[PIPES,] = len(self._pipes)
+
+    def _forget(self, pipe: asyncio.Task[None]) -> None:
+        self._pipes.discard(pipe)
+        self._figures[PIPES,] = len(self._pipes)
 
     async def _pipe(self, client: socket.socket, upstream: Address) -> None:
         with client:

@@ -6,6 +6,8 @@ their faults are not its own. States:
 * a worker is ready: it accepts on all sockets, and the supervisor on none.
 * no worker is ready: clients wait in the backlog, and the supervisor answers at the admin port.
 * crash loop: the supervisor also accepts clients and pipes them to the broker.
+* upgrade (SIGUSR2): a successor starts beside the worker that is ready. Once it accepts clients, the
+  former drains and ends; if it never does, it is killed, and the former goes on.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import contextlib
 import logging
 import resource
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from blockcache.arena_file import ArenaError
 from proxy.admin.http import PROMETHEUS_TEXT, AdminServer, HttpResponse, build_probes
@@ -23,13 +25,22 @@ from proxy.config.check import read_secret
 from proxy.sockets import bind_all
 from proxy.supervisor.arena import close_arena, open_arena
 from proxy.supervisor.crash_policy import CrashPolicy
+from proxy.supervisor.figures import (
+    LABELS,
+    PIPES_REFUSED,
+    PIPES_TOTAL,
+    REASONS,
+    RESTARTS,
+    UPGRADES,
+    Figures,
+)
 from proxy.supervisor.handover import ConfigInForce, Handover
 from proxy.supervisor.pipes import Pipes, find_obstacle
 from proxy.supervisor.signals import handle_signals
-from proxy.supervisor.worker_process import REASONS, WorkerEnd, WorkerProcess, reap_orphans
+from proxy.supervisor.worker_process import WorkerEnd, WorkerProcess, reap_orphans
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from blockcache.arena_file import ArenaMemory
     from proxy.config.model import Config
@@ -81,9 +92,11 @@ class Supervisor:
         self._command = command
         self._version = version
         self._policy = CrashPolicy(config.supervisor.crash_limit, config.supervisor.crash_window_s)
-        self._pipes = Pipes(config, sockets.listeners)
-        self._restarts: dict[str, int] = dict.fromkeys(REASONS, 0)
+        self._figures = Figures()
+        self._pipes = Pipes(config, sockets.listeners, self._figures)
         self._worker: WorkerProcess | None = None
+        self._running: set[WorkerProcess] = set()
+        self._upgrade: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
         self._closing: asyncio.Task[None] | None = None
         routes = {
@@ -102,13 +115,14 @@ class Supervisor:
         """Start workers, one after another, until a signal of ENDING. Returns the exit code."""
         handle_signals(self._stop)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, self._begin_upgrade)
         asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self._reap_orphans)
         tell_unpiped(self._config)
         try:
             while not self._stopping.is_set():
                 await self._answer_admin()
                 end = await self._run_worker()
-                is_first = not any(self._restarts.values())
+                is_first = not any(self._figures[RESTARTS, reason] for reason in REASONS)
                 if self._stopping.is_set() or (
                     is_first and end.reason == "exit" and not end.was_ready
                 ):
@@ -116,10 +130,12 @@ class Supervisor:
                 await self._wait_to_restart(end)
             return OK
         finally:
+            await asyncio.gather(*(worker.ended for worker in self._running))
             await self._pipes.abort()
             await self._admin.close()
             self._sockets.close()
             self._in_force.close()
+            self._figures.close()
             if self._arena is not None:
                 close_arena(self._arena, self._config)
 
@@ -141,13 +157,14 @@ class Supervisor:
             "forebay_ready": int(self.check_readiness()[0]),
             "forebay_fallback": int(pipes.is_open),
             "forebay_active_connections": len(pipes),
-            "forebay_connections_total": pipes.accepted,
-            "forebay_connection_errors_total": pipes.rejected,
+            "forebay_connections_total": self._figures[PIPES_TOTAL,],
+            "forebay_connection_errors_total": self._figures[PIPES_REFUSED,],
         }
         lines = [f"{name} {value}" for name, value in values.items()]
         lines.append(f'forebay_build_info{{version="{self._version}",commit_id=""}} 1')
-        for reason, count in self._restarts.items():
-            lines.append(f'forebay_worker_restarts_total{{reason="{reason}"}} {count}')
+        for (name, *labeled), number in self._figures.read():
+            labels = f'{{{LABELS[name]}="{labeled[0]}"}}' if labeled else ""
+            lines.append(f"{name}{labels} {number}")
         return "".join(f"{line}\n" for line in lines).encode()
 
     async def _answer_admin(self) -> None:
@@ -155,37 +172,126 @@ class Supervisor:
             await self._admin.start([one.dup() for one in self._sockets.admin])
 
     async def _run_worker(self) -> WorkerEnd:
-        """Start a worker and wait for its end. While a killed one does not end, clients are piped."""
+        """Start a worker and wait for its end, or that of its last successor. While a killed one does not
+        end, clients are piped.
+        """
         try:
-            self._config = self._in_force.read() or self._config
-            self._worker = worker = WorkerProcess(
-                self._command, self._build_handover, self._config, self._hand_over
-            )
+            self._worker = worker = self._start_worker(self._hand_over)
         except OSError as error:
             log.error("cannot start a worker: %s", error)
             return WorkerEnd("exit", FAILED, was_ready=False, lived_s=0.0)
-        await asyncio.wait((worker.ended, worker.silent), return_when=asyncio.FIRST_COMPLETED)
+        while True:
+            events = worker.ended, worker.silent, worker.retired
+            await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED)
+            if not worker.retired.done():
+                break
+            worker = self._worker
         if not worker.ended.done():
             log.error("killing a worker that does not answer", extra={"pid": worker.pid})
             await asyncio.wait((worker.ended,), timeout=self._config.supervisor.heartbeat_timeout_s)
         if not worker.ended.done() and not self._stopping.is_set():
             await self._answer_admin()
             self._open_pipes("a killed worker does not end")
-        end = await worker.ended
-        self._reap_orphans()
-        return end
+        return await worker.ended
 
-    def _build_handover(self, heartbeat: int) -> Handover:
-        return Handover(
-            self._config,
-            self._in_force,
-            self._arguments,
-            self._sockets,
-            heartbeat,
-            self._arena,
-            self._restarts,
-            self._version,
+    def _start_worker(
+        self, on_ready: Callable[[], object], is_successor: bool = False
+    ) -> WorkerProcess:
+        """Start a worker with the configuration in force. Raises OSError."""
+        self._config = self._in_force.read() or self._config
+
+        def build_handover(heartbeat: int) -> Handover:
+            return Handover(
+                self._config,
+                self._in_force,
+                self._arguments,
+                self._sockets,
+                heartbeat,
+                self._arena,
+                self._figures,
+                self._version,
+                is_successor,
+            )
+
+        worker = WorkerProcess(self._command, build_handover, self._config, on_ready)
+        self._running.add(worker)
+        worker.ended.add_done_callback(lambda _end: self._forget(worker))
+        return worker
+
+    def _forget(self, worker: WorkerProcess) -> None:
+        self._running.discard(worker)
+        self._reap_orphans()
+
+    @property
+    def _patience_s(self) -> float:
+        """How long a worker may take to drain and end."""
+        return self._config.shutdown.grace_period_s + STOP_MARGIN_S
+
+    def _begin_upgrade(self) -> None:
+        """SIGUSR2: replace the worker by one of the build that is on disk now."""
+        worker = self._worker
+        if worker is None or not worker.is_ready or worker.ended.done() or self._stopping.is_set():
+            log.warning(
+                "ignoring SIGUSR2: no worker is ready, of which another could take the place"
+            )
+        elif self._upgrade is not None:
+            log.warning("ignoring SIGUSR2: an upgrade is under way")
+        else:
+            self._upgrade = asyncio.create_task(self._replace(worker), name="upgrade")
+            self._upgrade.add_done_callback(self._end_upgrade)
+
+    def _end_upgrade(self, _task: asyncio.Task[None]) -> None:
+        self._upgrade = None
+
+    async def _replace(self, former: WorkerProcess) -> None:
+        """Start a successor of `former`, and end the one that is not to serve."""
+        log.info("upgrading: another worker starts", extra={"pid": former.pid})
+        is_ready = asyncio.Event()
+        try:
+            successor = self._start_worker(is_ready.set, is_successor=True)
+        except OSError as error:
+            self._fail_upgrade(f"it cannot be started: {error}")
+            return
+        waits = [asyncio.ensure_future(one.wait()) for one in (is_ready, self._stopping)]
+        events: list[asyncio.Future[Any]] = [
+            *waits,
+            successor.ended,
+            successor.silent,
+            former.ended,
+        ]
+        await asyncio.wait(
+            events,
+            timeout=self._config.supervisor.start_timeout_s,
+            return_when=asyncio.FIRST_COMPLETED,
         )
+        for one in waits:
+            one.cancel()
+        if not successor.is_ready or former.ended.done() or self._stopping.is_set():
+            reason = self._explain(successor, former)
+            successor.end(signal.SIGKILL, 0.0)
+            await successor.ended
+            self._fail_upgrade(reason)
+            return
+        self._worker = successor
+        former.retire(self._patience_s)
+        self._figures[UPGRADES, "done"] += 1
+        log.info("upgraded: another worker serves clients, the former drains")
+        log.info("the former worker ended: %s", await former.ended)
+
+    def _explain(self, successor: WorkerProcess, former: WorkerProcess) -> str:
+        """Why an upgrade has failed."""
+        if self._stopping.is_set():
+            return "Forebay is stopping"
+        if former.ended.done():
+            return "the worker ended meanwhile"
+        if successor.ended.done():
+            return f"the new worker ended: {successor.ended.result()}"
+        timeout_s = self._config.supervisor.start_timeout_s
+        return f"the new worker does not accept clients after {timeout_s:g} s"
+
+    def _fail_upgrade(self, reason: str) -> None:
+        self._figures[UPGRADES, "failed"] += 1
+        log.error("the upgrade failed, the former worker goes on: %s", reason)
 
     def _reload(self) -> None:
         """SIGHUP: the worker reads the configuration again. Without a worker that is ready, it
@@ -204,7 +310,7 @@ class Supervisor:
             self._pipes.close()
 
     async def _wait_to_restart(self, end: WorkerEnd) -> None:
-        self._restarts[end.reason] += 1
+        self._figures[RESTARTS, end.reason] += 1
         pause_s = self._policy.note_end(end.lived_s)
         log.error("the worker ended: %s; the next one starts in %g s", end, pause_s)
         if self._arena is not None and (end.is_fault or self._policy.is_looping):
@@ -228,20 +334,15 @@ class Supervisor:
             return
         self._stopping.set()
         self._closing = asyncio.create_task(self._close_clients())
-        worker = self._worker
-        if worker is not None and not worker.ended.done():
-            worker.stop_watching()
-            worker.send_signal(signal.SIGTERM)
-            patience_s = self._config.shutdown.grace_period_s + STOP_MARGIN_S
-            asyncio.get_running_loop().call_later(patience_s, worker.send_signal, signal.SIGKILL)
+        for worker in self._running:
+            worker.end(signal.SIGTERM, self._patience_s)
 
     async def _close_clients(self) -> None:
         await self._pipes.abort()
         self._sockets.close()
 
     def _reap_orphans(self) -> None:
-        if self._worker is not None:
-            reap_orphans(self._worker.pid)
+        reap_orphans([worker.pid for worker in self._running])
 
 
 def find_exit_code(end: WorkerEnd) -> int:

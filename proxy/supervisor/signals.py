@@ -17,8 +17,8 @@ log = logging.getLogger("forebay")
 
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 IGNORED = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""Signals of a lost terminal or a log rotator. Their default action ends the process and leaves its
-arena behind.
+"""Until the process has a use for them. Their default action ends the process and leaves its arena
+behind.
 """
 
 
@@ -34,6 +34,7 @@ def handle_signals(end: Callable[[], object]) -> None:
 def tell_ignored(number: signal.Signals) -> None:
     """Log that a signal was ignored, since its sender expects something else."""
     log.warning(
-        "ignoring a signal: SIGHUP reloads the configuration once the process has started",
+        "ignoring a signal: once the process has started, SIGHUP reloads the configuration and SIGUSR2"
+        " upgrades in place",
         extra={"signal": number.name},
     )

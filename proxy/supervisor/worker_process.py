@@ -14,19 +14,18 @@ import contextlib
 import os
 import signal
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from proxy.supervisor.handover import write_handover
 from proxy.supervisor.heartbeat import BEATS, READY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from proxy.config.model import Config
+    from proxy.supervisor.figures import Reason
     from proxy.supervisor.handover import Handover
 
-Reason = Literal["exit", "signal", "hung"]
-REASONS: tuple[Reason, ...] = ("exit", "signal", "hung")
 _READ_BYTES = 4096
 _FAULTS = frozenset(
     {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT, signal.SIGSYS}
@@ -56,7 +55,8 @@ class WorkerEnd:
 
 class WorkerProcess:
     """A running worker. `ended` gives its WorkerEnd, `silent` is done once it is killed for its
-    silence. `on_ready` is called once, when it accepts clients.
+    silence, `retired` once another worker has its place. `on_ready` is called once, when it accepts
+    clients.
     """
 
     def __init__(
@@ -90,6 +90,7 @@ class WorkerProcess:
         self.is_ready = False
         self.ended: asyncio.Future[WorkerEnd] = self._loop.create_future()
         self.silent: asyncio.Future[None] = self._loop.create_future()
+        self.retired: asyncio.Future[None] = self._loop.create_future()
         self._loop.add_reader(self._heartbeat, self._read_beats)
         self._loop.add_reader(self._pidfd, self._reap)
         self._timer = self._loop.call_later(self._tick_s, self._tick)
@@ -119,9 +120,18 @@ class WorkerProcess:
             return
         self._timer = self._loop.call_later(self._tick_s, self._tick)
 
-    def stop_watching(self) -> None:
-        """Count silence no more: a worker that stops frees its memory, which may take long."""
+    def end(self, number: signal.Signals, patience_s: float) -> None:
+        """Have it drain and end by a signal, and kill it after `patience_s` seconds. Its silence counts no
+        more: it frees memory, which may take long.
+        """
         self._timer.cancel()
+        self.send_signal(number)
+        self._loop.call_later(patience_s, self.send_signal, signal.SIGKILL)
+
+    def retire(self, patience_s: float) -> None:
+        """Have it end since another worker accepts clients in its place."""
+        self.retired.set_result(None)
+        self.end(signal.SIGUSR2, patience_s)
 
     def _reap(self) -> None:
         _, status = os.waitpid(self.pid, 0)
@@ -148,13 +158,13 @@ def spawn(arguments: list[str]) -> tuple[int, int]:
         raise
 
 
-def reap_orphans(worker_pid: int) -> None:
-    """Reap ended children other than the worker: as process 1 of a container, the supervisor
+def reap_orphans(workers: Collection[int]) -> None:
+    """Reap ended children other than `workers`, which are process ids: as process 1 of a container, the supervisor
     inherits those of others.
     """
     with contextlib.suppress(ChildProcessError):
         while True:
             found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if found is None or found.si_pid == worker_pid:
+            if found is None or found.si_pid in workers:
                 return
             os.waitpid(found.si_pid, 0)

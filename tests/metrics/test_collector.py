@@ -29,6 +29,7 @@ def test_every_metric_of_the_catalog_survives_the_way_through_the_text() -> None
         "direction": "request",
         "limit": "named",
         "takeover": "broker",
+        "upgrade": "done",
         "side": "client",
         "result": "miss",
         "reason": "cold",

@@ -20,6 +20,7 @@ from proxy.admin.log_queue import LogQueue
 from proxy.config.load import Setting, load
 from proxy.config.model import Config
 from proxy.sockets import bind_all
+from proxy.supervisor.figures import Figures
 from proxy.supervisor.handover import ConfigInForce, Handover
 from tests.kit.broker.settings import HOST
 from tests.proxy.event_loop import PATIENCE_S, until
@@ -109,7 +110,7 @@ async def test_heart_beats_while_the_arena_is_allocated(monkeypatch: pytest.Monk
     monkeypatch.setattr(app, "open_cache", open_slowly)
     reader, writer = os.pipe()
     in_force, arena = ConfigInForce(), open_memory()
-    handover = Handover(config, in_force, (), bind_all(config), writer, arena, {"exit": 1}, "0")
+    handover = Handover(config, in_force, (), bind_all(config), writer, arena, Figures(), "0")
     serving = asyncio.create_task(app.serve(handover, LogQueue(io.BytesIO(), 10)))
     os.set_blocking(reader, False)
     beats = b""

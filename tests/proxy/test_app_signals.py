@@ -31,9 +31,8 @@ def test_only_ending_signals_stop_the_process(
     running, path = forebay
     running.process.send_signal(signal.SIGHUP)
     wait_until(partial(is_said, path, '"message":"the configuration was reloaded"'))
-    for other in (signal.SIGUSR1, signal.SIGUSR2):
-        running.process.send_signal(other)
-        wait_until(partial(is_said, path, f'"signal":"{other.name}"'))
+    running.process.send_signal(signal.SIGUSR1)
+    wait_until(partial(is_said, path, '"signal":"SIGUSR1"'))
     assert running.is_alive()
     assert running.arena.exists()
     running.process.send_signal(number)

@@ -9,6 +9,7 @@ from blockcache.arena_file import open_file
 from proxy.config.model import Config
 from proxy.sockets import bind_all, find_address
 from proxy.supervisor import handover
+from proxy.supervisor.figures import UPGRADES, Figures
 from proxy.supervisor.handover import (
     ConfigInForce,
     Handover,
@@ -34,16 +35,18 @@ def test_a_worker_reads_what_was_written(tmp_path: Path) -> None:
     os.set_inheritable(writer, True)
     in_force, arguments = ConfigInForce(), ["serve", "--config", "forebay.yaml"]
     os.set_inheritable(in_force.fd, True)
-    arena = open_file(tmp_path / "arena")
+    arena, figures = open_file(tmp_path / "arena"), Figures()
     os.set_inheritable(arena.fd, True)
     written = Handover(
-        config, in_force, arguments, sockets, writer, arena, {"exit": 1, "hung": 2}, "1.2"
+        config, in_force, arguments, sockets, writer, arena, figures, "1.2", is_successor=True
     )
     fd = write_handover(written)
     assert os.get_inheritable(fd)
     read = read_handover(fd)
     assert read.config == config
-    assert (read.heartbeat, read.restarts) == (writer, {"exit": 1, "hung": 2})
+    assert (read.heartbeat, read.is_successor) == (writer, True)
+    figures[UPGRADES, "done"] = 3
+    assert dict(read.figures.read())[UPGRADES, "done"] == 3
     assert read.arena is not None and (read.arena.fd, read.arena.path) == (arena.fd, arena.path)
     assert not os.get_inheritable(arena.fd)
     assert (read.in_force.fd, read.arguments, read.version) == (in_force.fd, arguments, "1.2")
@@ -52,23 +55,21 @@ def test_a_worker_reads_what_was_written(tmp_path: Path) -> None:
     assert read.sockets.listeners[0][0].fileno() == sockets.listeners[0][0].fileno()
     assert not os.get_inheritable(writer)
     assert not read.sockets.admin[0].get_inheritable()
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(fd)
+    names = [path.readlink().name for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+    assert not [name for name in names if "forebay-handover" in name]
     for one in (*read.sockets.listeners[0], *read.sockets.admin):
         one.detach()
     sockets.close()
-    for fd in (reader, writer, in_force.fd, arena.fd):
+    for fd in (reader, writer, in_force.fd, arena.fd, figures.fd):
         os.close(fd)
 
 
 def test_a_worker_of_another_build_validates_the_configuration(monkeypatch) -> None:
     """An upgrade on disk: a class pickled by the old build may lack the new one's keys."""
     config = build_config({("limits", "idleTimeout"): "1h30m"})
-    sockets, in_force = bind_all(config), ConfigInForce()
+    sockets, in_force, figures = bind_all(config), ConfigInForce(), Figures()
     reader, writer = os.pipe()
-    fd = write_handover(
-        Handover(config, in_force, ["serve"], sockets, writer, None, {"exit": 0, "hung": 0}, "1")
-    )
+    fd = write_handover(Handover(config, in_force, ["serve"], sockets, writer, None, figures, "1"))
     monkeypatch.setattr(handover, "BUILD", [("model.py", 1, 2)])
     monkeypatch.setattr(Config, "__setstate__", None)
     read = read_handover(fd)
@@ -76,7 +77,7 @@ def test_a_worker_of_another_build_validates_the_configuration(monkeypatch) -> N
     for one in (*read.sockets.listeners[0], *read.sockets.admin):
         one.detach()
     sockets.close()
-    for descriptor in (reader, writer, in_force.fd):
+    for descriptor in (reader, writer, in_force.fd, figures.fd):
         os.close(descriptor)
 
 

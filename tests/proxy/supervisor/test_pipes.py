@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from proxy.sockets import Sockets, bind_all, find_address
+from proxy.supervisor.figures import PIPES, PIPES_REFUSED, PIPES_TOTAL, Figures
 from proxy.supervisor.pipes import CHUNK_BYTES, Pipes, find_obstacle
 from tests.kit.broker.certificates import write_certificates
 from tests.kit.broker.settings import HOST
@@ -53,8 +54,13 @@ class PlayedUpstream:
 class Stand:
     """Pipes in front of a played upstream."""
 
-    def __init__(self, pipes: Pipes, upstream: PlayedUpstream, sockets: Sockets) -> None:
-        self.pipes, self.upstream, self._sockets = pipes, upstream, sockets
+    def __init__(
+        self, pipes: Pipes, upstream: PlayedUpstream, sockets: Sockets, figures: Figures
+    ) -> None:
+        self.pipes, self.upstream, self._sockets, self.figures = pipes, upstream, sockets, figures
+
+    def figure(self, name: str) -> int:
+        return self.figures[name,]
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection(*find_address(self._sockets.listeners[0]))
@@ -68,14 +74,16 @@ async def standing(
     server = await asyncio.start_server(upstream.accept, HOST, 0)
     config = build_config(settings, "{}:{}".format(*server.sockets[0].getsockname()))
     sockets = bind_all(config)
-    pipes = Pipes(config, sockets.listeners)
+    figures = Figures()
+    pipes = Pipes(config, sockets.listeners, figures)
     pipes.open()
     try:
         async with asyncio.timeout(PATIENCE_S):
-            yield Stand(pipes, upstream, sockets)
+            yield Stand(pipes, upstream, sockets, figures)
     finally:
         await pipes.abort()
-        assert len(pipes) == 0
+        assert len(pipes) == figures[PIPES,] == 0
+        figures.close()
         sockets.close()
         server.close()
 
@@ -87,7 +95,7 @@ async def test_all_bytes_pass_and_an_end_leaves_the_other_way_open() -> None:
         writer.write_eof()
         assert await reader.read(-1) == LARGE, "echoed after the client's end"
         await until(lambda: not len(stand.pipes))
-        assert stand.pipes.accepted == 1
+        assert stand.figure(PIPES_TOTAL) == 1
         writer.close()
 
 
@@ -133,7 +141,7 @@ async def test_pipes_are_bounded() -> None:
         assert await reader.readexactly(1) == b"x"
         refused, closing = await stand.connect()
         assert await refused.read(-1) == b""
-        assert (stand.pipes.accepted, stand.pipes.rejected, len(stand.pipes)) == (2, 1, 1)
+        assert [stand.figure(name) for name in (PIPES_TOTAL, PIPES_REFUSED, PIPES)] == [2, 1, 1]
         writer.close()
         await until(lambda: not len(stand.pipes))
         again, other = await stand.connect()
@@ -170,7 +178,7 @@ async def test_a_broker_that_is_away_is_a_problem_until_it_is_back() -> None:
             port = other.getsockname()[1]
         config = build_config(upstream=f"{HOST}:{port}")
         sockets = bind_all(config)
-        pipes = Pipes(config, sockets.listeners)
+        pipes = Pipes(config, sockets.listeners, Figures())
         pipes.open()
         reader, writer = await asyncio.open_connection(*find_address(sockets.listeners[0]))
         assert await reader.read(-1) == b""
@@ -198,7 +206,7 @@ async def test_clients_of_a_listener_with_tls_are_closed(tmp_path: Path) -> None
         reader, writer = await stand.connect()
         assert await reader.read(-1) == b""
         assert stand.upstream.writers == []
-        assert (stand.pipes.accepted, stand.pipes.rejected) == (1, 1)
+        assert [stand.figure(name) for name in (PIPES_TOTAL, PIPES_REFUSED)] == [1, 1]
         assert stand.pipes.list_problems() == [
             "listener clients closes its clients: TLS of its clients ends at Forebay"
         ]

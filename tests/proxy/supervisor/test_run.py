@@ -17,8 +17,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from metrics.catalog import CATALOG
 from proxy.sockets import Sockets
+from proxy.supervisor.figures import REASONS
 from proxy.supervisor.run import FAILED, OK, Supervisor, find_exit_code
-from proxy.supervisor.worker_process import REASONS, WorkerEnd
+from proxy.supervisor.worker_process import WorkerEnd
 from tests.kit.broker.settings import HOST
 from tests.kit.sidecar import refuse_workers
 from tests.proxy.forebay_process import PATIENCE_S, Alone, wait_until

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from proxy.sockets import bind_all
+from proxy.supervisor.figures import RESTARTS, Figures
 from proxy.supervisor.handover import ConfigInForce, Handover
 from proxy.supervisor.worker_process import WorkerEnd, WorkerProcess
 from tests.proxy.supervisor.configured import build_config, count_descriptors
@@ -28,12 +29,14 @@ READ = "import os, sys, time; from proxy.supervisor.handover import read_handove
 READ += "given = read_handover(int(sys.argv[1])); "
 
 
+COUNTED = Figures()
+COUNTED[RESTARTS, "exit"] = 7
+
+
 def handing_over(config: Config, sockets: Sockets) -> Callable[[int], Handover]:
     """What a supervisor gives to a worker. Its file of the configuration in force is another's."""
     in_force = ConfigInForce(2)
-    return lambda heartbeat: Handover(
-        config, in_force, (), sockets, heartbeat, None, {"exit": 7}, "0"
-    )
+    return lambda heartbeat: Handover(config, in_force, (), sockets, heartbeat, None, COUNTED, "0")
 
 
 def start(
@@ -57,7 +60,10 @@ async def end_of(worker: WorkerProcess) -> WorkerEnd:
 
 async def test_it_is_given_the_handover_and_ends_with_its_code() -> None:
     open_before = count_descriptors()
-    program = READ + "sys.exit(given.restarts['exit'] * 10 + len(given.sockets.admin))"
+    program = (
+        READ
+        + "sys.exit(given.figures['forebay_worker_restarts_total', 'exit'] * 10 + len(given.sockets.admin))"
+    )
     end = await end_of(start(program))
     assert (end.reason, end.code, end.was_ready, str(end)) == ("exit", 71, False, "exit code 71")
     assert count_descriptors() == open_before
@@ -110,7 +116,7 @@ async def test_a_worker_that_stops_may_be_silent() -> None:
     worker = start(program, ready.set, heartbeatTimeout="500ms")
     async with asyncio.timeout(PATIENCE_S):
         await ready.wait()
-    worker.stop_watching()
+    worker.end(signal.SIGCONT, PATIENCE_S)
     assert (await end_of(worker)).code == 0
 
 
@@ -155,7 +161,7 @@ worker, orphans = fork(3, worker_held), [fork(1, orphans_held), fork(2, orphans_
 os.write(let_orphans, b"12")
 for one in orphans:
     wait_for_end(one)
-reap_orphans(worker)
+reap_orphans([worker])
 for one in orphans:
     try:
         raise SystemExit(f"{os.waitid(os.P_PID, one, os.WEXITED | os.WNOHANG)} is left")
@@ -164,9 +170,9 @@ for one in orphans:
 assert os.waitpid(worker, os.WNOHANG) == (0, 0)
 os.write(let_worker, b"3")
 wait_for_end(worker)
-reap_orphans(worker)
+reap_orphans([worker])
 print(os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]))
-reap_orphans(worker)
+reap_orphans([worker])
 """
 
 

@@ -1,0 +1,73 @@
+"""Figures: numbers of the supervisor that a worker shows, in a page that both have mapped.
+
+Owns the page and its order. Must not know what is counted when. Invariants: the supervisor alone writes, one aligned
+word at a time, so that no reader sees half of one; a worker of another build reads by the names that came with it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import TYPE_CHECKING, Final, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+FigureName = tuple[str, ...]
+"""A metric's name, and the value of its label if it has one."""
+
+Reason = Literal["exit", "signal", "hung"]
+"""How a worker ended that was replaced."""
+REASONS: Final[tuple[Reason, ...]] = ("exit", "signal", "hung")
+RESTARTS: Final = "forebay_worker_restarts_total"
+UPGRADES: Final = "forebay_upgrades_total"
+PIPES: Final = "forebay_pipes"
+PIPES_TOTAL: Final = "forebay_pipes_total"
+PIPES_REFUSED: Final = "forebay_pipes_refused_total"
+FIGURES: Final[tuple[FigureName, ...]] = (
+    *((RESTARTS, reason) for reason in REASONS),
+    (UPGRADES, "done"),
+    (UPGRADES, "failed"),
+    (PIPES,),
+    (PIPES_TOTAL,),
+    (PIPES_REFUSED,),
+)
+
+LABELS: Final = {RESTARTS: "reason", UPGRADES: "upgrade"}
+"""The label of each metric that has one."""
+
+
+class Figures:
+    """All figures; 0 at first. `fd` is inherited."""
+
+    __slots__ = ("_page", "_place", "_words", "fd", "names")
+
+    def __init__(self, fd: int | None = None, names: Sequence[FigureName] = FIGURES) -> None:
+        """`fd` None: a new page, of this process. `names`: of its words, in their order."""
+        if fd is None:
+            fd = os.memfd_create("forebay-figures", 0)
+            os.ftruncate(fd, mmap.PAGESIZE)
+        self.fd = fd
+        self.names = tuple(names)
+        self._place = {name: index for index, name in enumerate(self.names)}
+        self._page = mmap.mmap(fd, mmap.PAGESIZE)
+        self._words = memoryview(self._page).cast("q")
+
+    def __getitem__(self, name: FigureName) -> int:
+        """The number of that name. KeyError: there is none."""
+        return int(self._words[self._place[name]])
+
+    def __setitem__(self, name: FigureName, value: int) -> None:
+        """Write the number of that name."""
+        self._words[self._place[name]] = value
+
+    def read(self) -> Iterator[tuple[FigureName, int]]:
+        """All names and numbers."""
+        for name in self.names:
+            yield name, self[name]
+
+    def close(self) -> None:
+        """Close the page here."""
+        self._words.release()
+        self._page.close()
+        os.close(self.fd)
