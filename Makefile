@@ -8,7 +8,7 @@ ALONE = $(BIN)/pytest -q -m alone $$(git grep -l 'mark\.alone' -- tests)
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE  # tests start interpreters by the hundred: each would compile every module again
 
-.PHONY: help build demo lab bench shape growth test check lint types suite audit-runs collect tidy unit e2e soak chaos matrix docs lock tools clean
+.PHONY: help build demo lab bench shape growth test check lint types suite audit-runs restart-runs collect tidy unit e2e soak chaos matrix docs lock tools clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -57,6 +57,9 @@ suite: .venv/.ready
 
 audit-runs: build tools ## the audit on real brokers for minutes: planted faults, 20 looks under load, a killed follower
 	$(BIN)/pytest -m long tests/spark_audit
+
+restart-runs: build tools ## a warm restart with a group 200 MB behind
+	$(BIN)/pytest -m long tests/e2e/test_warm_restart.py
 
 unit: build ## the tests that need neither a broker nor Java, in less than two minutes
 	$(PYTEST) -m 'not e2e'

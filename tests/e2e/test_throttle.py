@@ -84,7 +84,7 @@ def produce(bootstrap: str, topic: str, partition: int, count: int) -> None:
     for number in range(count):
         producer.produce(topic, b"%d-" % number + b"v" * 1000, partition=partition)
         producer.poll(0)
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
 
 
 def is_delayed(reader: RawReader) -> bool:

@@ -26,14 +26,14 @@ pytestmark = pytest.mark.e2e
 
 PATIENCE_S = 60.0
 POLL_S = 0.05
-BEHIND_RECORDS = 4000
-"""Of 1 KB each: 4 MB, in some two hundred and fifty batches."""
+BEHIND_RECORDS, FAR_BEHIND_RECORDS = 4000, 200_000
+"""Of 1 KB each: 4 MB, in some two hundred and fifty batches; 200 MB."""
 KILLS = 2
 DROPPED = b"dropped what an earlier process left"
 
 
-def build_settings(directory: Path) -> dict[str, object]:
-    kept = {"keepArena": True, "directory": str(directory), "verifyRatio": 1.0}
+def build_settings(directory: Path, size: str = "64MiB") -> dict[str, object]:
+    kept = {"keepArena": True, "directory": str(directory), "verifyRatio": 1.0, "size": size}
     return {"cache": PATIENT_CACHE | kept}
 
 
@@ -99,17 +99,33 @@ def check_verified(pair: Pair) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_group_that_was_behind_reads_from_memory(pair: Pair, number: int) -> None:
+    read_behind(pair, number, BEHIND_RECORDS)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_a_group_that_was_200_mb_behind_reads_from_memory(
+    tmp_path: Path, proxied: ProxiedBroker
+) -> None:
+    settings = build_settings(tmp_path, size="512MiB")
+    with Pair(settings=settings, shared=proxied) as pair:
+        read_behind(pair, signal.SIGTERM, FAR_BEHIND_RECORDS)
+
+
+def read_behind(pair: Pair, number: int, records: int) -> None:
+    """A group at the tail falls behind by so many records, and reads them after a restart."""
     topic = create_topic(pair.direct)
     start = tail(pair, topic)
-    produce(pair.through, topic, 0, BEHIND_RECORDS)
+    for _ in range(records // BEHIND_RECORDS):
+        produce(pair.through, topic, 0, BEHIND_RECORDS)
     direct = read_all(pair.direct, topic, start=start)
-    assert len(direct) > 900 * BEHIND_RECORDS
+    assert len(direct) > 900 * records
     restart(pair, number)
     wait_proven(pair)
     with RawClient(pair.through) as client:
         reader = RawReader(client, topic, offset=start)
         before = hit_bytes(pair)
-        through = reader.read_to(start + BEHIND_RECORDS)
+        through = reader.read_to(start + records)
         assert through == direct, explain(through, direct)
     hits, counts = hit_bytes(pair) - before, pair.sidecar.fetch_counts()
     # the connection's first Fetches show its right; the first batches of a producer are not stored from Produce
