@@ -238,6 +238,34 @@ def test_a_crash_loop_pipes_clients_until_a_worker_runs(
         sidecar.wait_for_log("a worker runs again")
 
 
+def test_pipes_of_a_former_crash_loop_are_counted(
+    proxied: ProxiedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusal = refuse_workers(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    settings = {"supervisor": PATIENT_SUPERVISOR | {"crashLimit": 2, "pipeMaxAge": "1h"}}
+
+    with Pair(shared=proxied, settings=settings) as running:
+        sidecar = running.sidecar
+
+        def count_pipes() -> list[float]:
+            metrics = sidecar.metrics()
+            return [metrics[name,] for name in ("forebay_pipes", "forebay_pipes_total")]
+
+        assert count_pipes() == [0, 0]
+        refusal.touch()
+        sidecar.signal_worker(signal.SIGKILL)
+        wait_until(lambda: fallback(sidecar) == 1, "clients are piped")
+        with Raw(running.through) as piped:
+            assert piped.call(build_metadata())
+            assert count_pipes() == [1, 1]
+            refusal.unlink()
+            wait_until(lambda: fallback(sidecar) == 0, "a worker runs again")
+            assert piped.call(build_metadata())
+            assert count_pipes() == [1, 1]
+        wait_until(lambda: count_pipes() == [0, 1], "its pipe is gone")
+
+
 HELD = """
 import sys
 if "worker" in sys.orig_argv:
