@@ -80,6 +80,12 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             ("reason",),
         ),
         Metric(
+            "forebay_worker_starvations_total",
+            "counter",
+            "Silences of a worker beyond `supervisor.heartbeatTimeout` in which it waited for a processor, so"
+            " that it was not killed at once",
+        ),
+        Metric(
             "forebay_upgrades_total",
             "counter",
             "Upgrades in place (SIGUSR2): `done`, or `failed`: the former worker went on",

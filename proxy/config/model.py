@@ -396,7 +396,8 @@ class SupervisorConfig(Section):
         default=3.0,
         ge=0.5,
         le=300.0,
-        description="Silence of the worker's heartbeat after which it is killed and replaced.",
+        description="Silence of the worker's heartbeat after which it is killed and replaced. While it waits "
+        "for a processor, only the processor time that it gets counts, for at most 20 times this.",
     )
     start_timeout_s: Duration = Field(
         default=60.0,

@@ -21,6 +21,7 @@ Reason = Literal["exit", "signal", "hung"]
 REASONS: Final[tuple[Reason, ...]] = ("exit", "signal", "hung")
 RESTARTS: Final = "forebay_worker_restarts_total"
 UPGRADES: Final = "forebay_upgrades_total"
+STARVATIONS: Final = "forebay_worker_starvations_total"
 PIPES: Final = "forebay_pipes"
 PIPES_TOTAL: Final = "forebay_pipes_total"
 PIPES_REFUSED: Final = "forebay_pipes_refused_total"
@@ -28,6 +29,7 @@ FIGURES: Final[tuple[FigureName, ...]] = (
     *((RESTARTS, reason) for reason in REASONS),
     (UPGRADES, "done"),
     (UPGRADES, "failed"),
+    (STARVATIONS,),
     (PIPES,),
     (PIPES_TOTAL,),
     (PIPES_REFUSED,),

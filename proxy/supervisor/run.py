@@ -31,6 +31,7 @@ from proxy.supervisor.figures import (
     PIPES_TOTAL,
     REASONS,
     RESTARTS,
+    STARVATIONS,
     UPGRADES,
     Figures,
 )
@@ -213,10 +214,16 @@ class Supervisor:
                 is_successor,
             )
 
-        worker = WorkerProcess(self._command, build_handover, self._config, on_ready)
+        worker = WorkerProcess(
+            self._command, build_handover, self._config, on_ready, self._note_starved
+        )
         self._running.add(worker)
         worker.ended.add_done_callback(lambda _end: self._forget(worker))
         return worker
+
+    def _note_starved(self) -> None:
+        self._figures[STARVATIONS,] += 1
+        log.warning("a worker is silent for want of a processor: it is not killed yet")
 
     def _forget(self, worker: WorkerProcess) -> None:
         self._running.discard(worker)
@@ -313,15 +320,24 @@ class Supervisor:
         self._figures[RESTARTS, end.reason] += 1
         pause_s = self._policy.note_end(end.lived_s)
         log.error("the worker ended: %s; the next one starts in %g s", end, pause_s)
-        if self._arena is not None and (end.is_fault or self._policy.is_looping):
-            log.error("dropped the cache: its content may be wrong, or the reason of the end")
-            self._arena.empty()
+        if end.is_fault or self._policy.is_looping:
+            await self._empty_arena()
         await self._answer_admin()
         if self._policy.is_looping:
             self._open_pipes("worker after worker ends soon")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause_s):
                 await self._stopping.wait()
+
+    async def _empty_arena(self) -> None:
+        """Drop what is in the cache: it may be wrong, or be why worker after worker ends. Not while a
+        retired worker has it mapped: its successor has not changed anything then.
+        """
+        successors = [worker.ended for worker in self._running if not worker.retired.done()]
+        await asyncio.gather(*successors)  # a failed upgrade ends them
+        if self._arena is not None and not self._running:
+            log.error("dropped the cache: its content may be wrong, or the reason of the end")
+            self._arena.empty()
 
     def _open_pipes(self, reason: str) -> None:
         if not self._pipes.is_open:

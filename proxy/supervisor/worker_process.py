@@ -3,7 +3,7 @@
 Owns its pidfd and the reading end of its heartbeat. Must not know why it was started, nor what
 happens after its end. Invariants:
 * silence is counted in the supervisor's own ticks, so that a machine which stood still as a whole
-  kills no worker.
+  kills no worker; of a tick counts what the worker could use (starvation.py).
 * the process is reaped here, and no other of its descriptors stays open.
 """
 
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from proxy.supervisor.handover import write_handover
 from proxy.supervisor.heartbeat import BEATS, READY
+from proxy.supervisor.starvation import count_own_s, read_usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
     from proxy.config.model import Config
     from proxy.supervisor.figures import Reason
     from proxy.supervisor.handover import Handover
+    from proxy.supervisor.starvation import Usage
 
+STARVED_TIMEOUTS = 20
+"""A worker that gets no processor is killed after so many times the silence of one that gets it."""
 _READ_BYTES = 4096
 _FAULTS = frozenset(
     {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT, signal.SIGSYS}
@@ -56,7 +60,7 @@ class WorkerEnd:
 class WorkerProcess:
     """A running worker. `ended` gives its WorkerEnd, `silent` is done once it is killed for its
     silence, `retired` once another worker has its place. `on_ready` is called once, when it accepts
-    clients.
+    clients; `on_starved` when it has been silent for too long, for want of a processor.
     """
 
     def __init__(
@@ -65,12 +69,13 @@ class WorkerProcess:
         handing: Callable[[int], Handover],
         config: Config,
         on_ready: Callable[[], object],
+        on_starved: Callable[[], object] = lambda: None,
     ) -> None:
         """Start the process: `command` and the descriptor of what `handing` gives for the
         descriptor of its heartbeat. Raises OSError.
         """
         self._loop = asyncio.get_running_loop()
-        self._on_ready = on_ready
+        self._on_ready, self._on_starved = on_ready, on_starved
         self._heartbeat, theirs = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         os.set_inheritable(theirs, True)
         handover = write_handover(handing(theirs))
@@ -85,8 +90,10 @@ class WorkerProcess:
             os.close(handover)
         self._started_at = self._loop.time()
         self._tick_s = config.supervisor.heartbeat_timeout_s / BEATS
-        self._silent_ticks = 0
-        self._most_silent_ticks = config.supervisor.start_timeout_s / self._tick_s
+        self._heartbeat_timeout_s = config.supervisor.heartbeat_timeout_s
+        self._timeout_s = config.supervisor.start_timeout_s
+        self._silent_s = self._own_silent_s = 0.0
+        self._usage: Usage | None = None
         self.is_ready = False
         self.ended: asyncio.Future[WorkerEnd] = self._loop.create_future()
         self.silent: asyncio.Future[None] = self._loop.create_future()
@@ -107,17 +114,26 @@ class WorkerProcess:
             if not beats:  # the pidfd tells of the end
                 self._loop.remove_reader(self._heartbeat)
                 return
-            self._silent_ticks, self._most_silent_ticks = 0, BEATS
+            self._silent_s = self._own_silent_s = 0.0
+            self._timeout_s = self._heartbeat_timeout_s
             if READY in beats and not self.is_ready:
                 self.is_ready = True
                 self._on_ready()
 
     def _tick(self) -> None:
-        self._silent_ticks += 1
-        if self._silent_ticks > self._most_silent_ticks:
+        former, self._usage = self._usage, read_usage(self.pid)
+        was_late = self._silent_s > self._timeout_s
+        self._silent_s += self._tick_s
+        self._own_silent_s += count_own_s(former, self._usage, self._tick_s)
+        if (
+            self._own_silent_s > self._timeout_s
+            or self._silent_s > STARVED_TIMEOUTS * self._timeout_s
+        ):
             self.silent.set_result(None)
             self.send_signal(signal.SIGKILL)
             return
+        if self._silent_s > self._timeout_s and not was_late:
+            self._on_starved()
         self._timer = self._loop.call_later(self._tick_s, self._tick)
 
     def end(self, number: signal.Signals, patience_s: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -40,14 +41,21 @@ def handing_over(config: Config, sockets: Sockets) -> Callable[[int], Handover]:
 
 
 def start(
-    program: str, on_ready: Callable[[], object] = lambda: None, **supervisor: str
+    program: str,
+    on_ready: Callable[[], object] = lambda: None,
+    on_starved: Callable[[], object] = lambda: None,
+    **supervisor: str,
 ) -> WorkerProcess:
     settings: dict[KeyPath, str] = {("supervisor", key): value for key, value in supervisor.items()}
     config = build_config(settings)
     sockets = bind_all(config)
     try:
         return WorkerProcess(
-            [sys.executable, "-c", program], handing_over(config, sockets), config, on_ready
+            [sys.executable, "-c", program],
+            handing_over(config, sockets),
+            config,
+            on_ready,
+            on_starved,
         )
     finally:
         sockets.close()
@@ -90,9 +98,17 @@ async def test_its_beat_makes_it_ready_once() -> None:
 
 
 @pytest.mark.parametrize("beats", ["", "os.write(given.heartbeat, b's'); "])
-async def test_silence_kills_it_before_and_after_its_first_beat(beats: str) -> None:
+@pytest.mark.parametrize(
+    "hangs",
+    [
+        "time.sleep(600)",
+        "os.kill(os.getpid(), 19)",  # SIGSTOP
+        pytest.param("exec('while True: pass')", id="busy"),
+    ],
+)
+async def test_silence_kills_it_before_and_after_its_first_beat(beats: str, hangs: str) -> None:
     worker = start(
-        READ + beats + "time.sleep(600)",
+        READ + beats + hangs,
         heartbeatTimeout="500ms",
         startTimeout="3600s" if beats else "1s",
     )
@@ -100,6 +116,39 @@ async def test_silence_kills_it_before_and_after_its_first_beat(beats: str) -> N
         await worker.silent
     end = await end_of(worker)
     assert (end.reason, end.code, str(end)) == ("hung", -signal.SIGKILL, "no heartbeat, SIGKILL")
+
+
+STARVED = """
+os.sched_setaffinity(0, [{core}])
+os.write(given.heartbeat, b"r")
+os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+while True:
+    until = time.process_time() + 0.03
+    while time.process_time() < until:
+        pass
+    os.write(given.heartbeat, b"r")
+"""
+"""A worker that works 30 ms between two beats, and gets no processor while anybody else wants it."""
+HOG = "import os; os.sched_setaffinity(0, [{core}]); print(flush=True)\nwhile True: pass"
+
+
+async def test_a_worker_without_a_processor_is_starved_and_not_killed() -> None:
+    core = min(os.sched_getaffinity(0))
+    starved = asyncio.Event()
+    with contextlib.ExitStack() as stack:
+        for _ in range(2):
+            command = [sys.executable, "-c", HOG.format(core=core)]
+            hog = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+            stack.callback(hog.kill)
+            assert hog.stdout is not None
+            await hog.stdout.readline()
+        program = f"{READ}\n{STARVED.format(core=core)}"
+        worker = start(program, on_starved=starved.set, heartbeatTimeout="500ms")
+        async with asyncio.timeout(PATIENCE_S):
+            await starved.wait()
+        assert not worker.silent.done() and not worker.ended.done()
+        worker.end(signal.SIGTERM, PATIENCE_S)
+    assert (await end_of(worker)).reason == "signal"
 
 
 @pytest.mark.parametrize(
