@@ -180,8 +180,11 @@ def _compute(
         f"{sum(file.lines for file in files):,} lines, {sum(problems.values()):,} of them unreadable"
         f"; {show_ledger(source.ledger)}"
     )
-    fetches, blocks = good_lines(lines, "fetch"), good_lines(lines, "block")
-    answered = tables.build_answered(fetches, good_lines(lines, "empty"))
+    blocks, learned = good_lines(lines, "block"), tables.learn_groups(lines).persist()
+    fetches, empties = (
+        tables.fill_groups(good_lines(lines, of), learned) for of in ("fetch", "empty")
+    )
+    answered = tables.build_answered(fetches, empties)
     window_ms = request.window_ms or plan_window_ms(
         boots[0]["firstMs"],
         max(boot["lastMs"] for boot in boots),

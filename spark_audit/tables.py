@@ -78,6 +78,28 @@ def build_answered(fetches: DataFrame, empties: DataFrame) -> DataFrame:
     return lines.unionByName(sums)
 
 
+def learn_groups(lines: DataFrame) -> DataFrame:
+    """Connections of which some lines name a group and others none, with that group: a connection that a new Forebay
+    sees first has none until its client's next JoinGroup, OffsetCommit or ConsumerGroupHeartbeat. Small, worth caching.
+    """
+    connections = lines.where(F.col("type").isin("fetch", "empty")).groupBy("boot", "connection")
+    return (
+        connections.agg(
+            F.min("group").alias("learnedGroup"),
+            F.max("group").alias("otherGroup"),
+            F.count_if(F.col("group").isNull()).alias("unnamed"),
+        )
+        .where((F.col("learnedGroup") == F.col("otherGroup")) & (F.col("unnamed") > 0))
+        .drop("otherGroup", "unnamed")
+    )
+
+
+def fill_groups(answered: DataFrame, learned: DataFrame) -> DataFrame:
+    """Lines about responses, with the group that their connection had later. `learned`: of `learn_groups`."""
+    joined = answered.join(F.broadcast(learned), ["boot", "connection"], "left")
+    return joined.withColumn("group", F.coalesce("group", "learnedGroup")).drop("learnedGroup")
+
+
 def name_topics(fetches: DataFrame) -> DataFrame:
     """The same with the `topic` that tables show: its name, else its id, else UNKNOWN_TOPIC."""
     return fetches.withColumn("topic", F.coalesce("topic", "topicId", F.lit(UNKNOWN_TOPIC)))

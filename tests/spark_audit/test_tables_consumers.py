@@ -103,6 +103,29 @@ def test_a_group_is_what_the_line_says_or_the_only_one_that_other_brokers_know(
     assert {row["group"] for row in table} == {"billing", "fraud", "a", "b", tables.NO_GROUP}
 
 
+def test_a_connection_has_the_group_that_it_names_later(spark: SparkSession) -> None:
+    """Unless its lines name several; other connections of the boot, and other boots, keep what they have."""
+    rows = [
+        ("fetch", "b1", 1, None),
+        ("empty", "b1", 1, "g"),
+        ("fetch", "b1", 2, None),
+        ("fetch", "b1", 3, None),
+        ("fetch", "b1", 3, "g"),
+        ("empty", "b1", 3, "h"),
+        ("fetch", "b2", 1, None),
+        ("fetch", "b2", 4, "g"),
+    ]
+    lines = spark.createDataFrame(rows, "type string, boot string, connection long, group string")
+    filled = tables.fill_groups(lines, tables.learn_groups(lines)).collect()
+    assert len(filled) == len(rows)
+    groups: dict[object, list[object]] = defaultdict(list)
+    for row in filled:
+        groups[row["boot"], row["connection"]].append(row["group"])
+    assert groups["b1", 1] == ["g", "g"]
+    assert sorted(map(str, groups["b1", 3])) == ["None", "g", "h"]
+    assert (groups["b1", 2], groups["b2", 1], groups["b2", 4]) == ([None], [None], ["g"])
+
+
 def test_brokers_are_named_by_node_id_or_by_address(logged: Logged) -> None:
     by_boot = [row.asDict() for row in tables.hit_ratio(logged.facts, "boot").collect()]
     brokers = {row["broker"]: row for row in join_brokers(logged.boots, by_boot)}
