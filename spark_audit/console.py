@@ -13,9 +13,10 @@ from typing import Final
 
 from spark_audit.units import scan_size
 
-EXIT_DONE, EXIT_NOT_READY, EXIT_USAGE, EXIT_NOTHING = 0, 1, 2, 3
+EXIT_DONE, EXIT_NOT_READY, EXIT_USAGE, EXIT_NOTHING, EXIT_FAILED = 0, 1, 2, 3, 4
 EXIT_CODES: Final = (
-    "exit codes: 0 done, 1 Java or a package is missing, 2 wrong arguments, 3 nothing to read"
+    "exit codes: 0 done, 1 Java or a package is missing, 2 wrong arguments, 3 nothing to read,"
+    " 4 Spark failed"
 )
 
 

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -34,14 +33,23 @@ from spark_audit.line_table import (
     row_struct,
     write_commit,
 )
-from spark_audit.session import is_local, plan_partition_bytes
+from spark_audit.session import (
+    SPARK_ERRORS,
+    describe_spark_error,
+    is_local,
+    plan_partition_bytes,
+)
 from spark_audit.storage import Listing, Store, StoredFile, escape_glob
 from spark_audit.units import show_bytes
 
 MAX_FILE_BYTES: Final = 1 << 30
 """A worker holds a stored file in memory; the sidecar's have 64 MiB before they are compressed."""
+OPEN_COST_BYTES: Final = 64 << 10
+"""What opening a file counts for in a task's share. Spark's own 4 MiB would make each small file a task, and each
+task's rows files of their own.
+"""
 PASSES: Final = 3
-"""A file that vanished is looked for so often."""
+"""Jobs that read files, at most: a file that vanished is looked for under its compressed name."""
 _VANISHED: Final = "vanished while it was read"
 
 
@@ -111,25 +119,25 @@ def _read_new(
     known: Sequence[Commit],
     say: Callable[[str], None],
 ) -> list[Commit]:
-    """Read and commit in as many passes as vanishing and unreadable files ask for, at most PASSES with rows."""
+    """Read and commit in as many passes as vanishing and unreadable files ask for, at most PASSES with rows. A job that
+    a file has failed is repeated without it.
+    """
     wanted, not_read = plan_new(listing, known)
     not_read |= listing.unreadable
     commits: list[Commit] = []
-    for _ in range(PASSES):
-        if not wanted:
-            break
+    while wanted and len(commits) < PASSES:
         say(f"reading {len(wanted)} files, {show_bytes(sum(one.size_bytes for one in wanted))}")
         name = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(4)}"
         numbers = {file.uri: place for place, file in enumerate(wanted)}
         try:
             _append(spark, table, data_format, name, wanted, numbers)
-        except PySparkException as error:
+        except SPARK_ERRORS as error:
             _raise_unready(error)
-            closed = {one.uri: why for one in wanted if (why := store.can_open(one.uri))}
+            closed = [one for one in wanted if store.find_fault(one.uri)]
             if not closed:
                 raise
-            not_read |= closed
-            wanted = [one for one in wanted if one.uri not in closed]
+            found = _find_again(store, closed, not_read)
+            wanted = [one for one in wanted if one not in closed] + found
             continue
         read = _reported(spark, store, table, data_format, name)
         commit = Commit(name, tuple(one for one in wanted if one.uri in read), {}, ())
@@ -159,6 +167,7 @@ def _append(
     session: Any = spark.newSession()
     session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1")
     session.conf.set("spark.sql.files.maxPartitionBytes", str(plan_partition_bytes(spark, total)))
+    session.conf.set("spark.sql.files.openCostInBytes", str(OPEN_COST_BYTES))
     session.conf.set("spark.sql.files.ignoreMissingFiles", "true")
     session.conf.set("spark.sql.sources.parallelPartitionDiscovery.threshold", "100000")
     session.conf.set("spark.sql.maxConcurrentOutputFileWriters", "64")
@@ -180,7 +189,7 @@ def _append(
     writer.save(lines_uri(table))
 
 
-def _raise_unready(error: PySparkException) -> None:
+def _raise_unready(error: Exception) -> None:
     """WorkersUnready, if that is why the job failed."""
     text = str(error)
     for sign in ("ModuleNotFoundError", "PACKAGE_NOT_INSTALLED", "PYTHON_VERSION_MISMATCH"):
@@ -201,8 +210,8 @@ def _reported(
         reader = reader.schema(row_struct()) if data_format == DEFAULT_FORMAT else reader
         rows = reader.load(escape_glob(lines_uri(table))).where(F.col("ingest") == name)
         found = {report.path for report in read_reports(rows)}
-    except PySparkException as error:
-        raise TableError(f"{table} cannot be read back: {str(error).splitlines()[0]}") from error
+    except SPARK_ERRORS as error:
+        raise TableError(f"{table} cannot be read back: {describe_spark_error(error)}") from error
     if not found and table.startswith("file:") and not is_local(spark):
         raise TableError(
             f"Spark's workers share no {table} with this machine: name a place that all of them reach,"
@@ -221,7 +230,7 @@ def _find_again(
         if store.exists(compressed):
             found += store.list_logs([compressed]).files
         elif store.exists(file.uri):
-            not_read[file.uri] = store.can_open(file.uri) or "its store gave nothing"
+            not_read[file.uri] = store.find_fault(file.uri) or "its store gave nothing"
         else:
             not_read[file.uri] = _VANISHED
     return found

@@ -12,11 +12,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from spark_audit.problems import IMPLAUSIBLE_CLOCK
+
 KINDS: Final[dict[str, str]] = {
     "gap": "lines that the sidecar has written and that no file holds",
     "dropped": "lines that the sidecar dropped when it wrote",
     "unreadable": "lines without meaning: corrupt, torn, or of an unknown version or type",
-    "implausible-clock": "lines whose time stamp lies before 2020 or in the future",
+    IMPLAUSIBLE_CLOCK: "lines whose time stamp lies before 2020 or in the future",
     "cut": "files that end before their last line, or are damaged",
     "duplicate": "files that hold what another file holds; counted once",
     "not-read": "files and directories that could not be read",
@@ -24,7 +26,6 @@ KINDS: Final[dict[str, str]] = {
     "unknown-file": "lines of a file that does not say its boot and number: duplicates cannot be told",
 }
 """A kind of entry -> what it means, in the order in which a page shows them."""
-_CLOCK: Final = "implausible-clock"
 
 
 class SegmentReport(NamedTuple):
@@ -189,7 +190,9 @@ def build_ledger(
 def _choose(
     reports: Sequence[SegmentReport],
 ) -> tuple[list[SegmentReport], list[LedgerEntry], dict[str, list[int]]]:
-    """Of each boot and sequence the segment with the most good lines; the others are left out."""
+    """Of each boot and sequence the segment with the most good lines; the others are left out. What one file held at an
+    earlier ingest, before it grew or was compressed, is no duplicate.
+    """
     best: dict[tuple[str, int], SegmentReport] = {}
     counted, entries, left_out = [], [], defaultdict(list)
     for report in sorted(reports, key=_worth):
@@ -201,7 +204,7 @@ def _choose(
             counted.append(report)
             continue
         left_out[report.ingest].append(report.segment)
-        if report.path != kept.path:
+        if report.path.removesuffix(".gz") != kept.path.removesuffix(".gz"):
             text = f"the same file {report.sequence} of boot {report.boot} as {kept.path}"
             entries.append(
                 LedgerEntry(
@@ -224,7 +227,7 @@ def _judge_segment(report: SegmentReport) -> list[LedgerEntry]:
     entries = []
     for problem, count in sorted(report.bad.items()):
         sample = next((one for one in report.samples if one["problem"] == problem), None)
-        kind = _CLOCK if problem == _CLOCK else "unreadable"
+        kind = IMPLAUSIBLE_CLOCK if problem == IMPLAUSIBLE_CLOCK else "unreadable"
         text = f"{problem}: {sample['text']}" if sample else problem
         line = sample["line"] if sample else None
         entries.append(LedgerEntry(kind, report.boot, report.path, line, count, text))

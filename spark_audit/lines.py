@@ -2,7 +2,7 @@
 
 Owns the reading of lines of every version: a vectorised scan of lines in the writer's own form, Arrow's JSON reader
 for other valid lines, and one judgement, line by line, of the rest. Must not know files, Spark or tables: Spark's
-workers run it, so it imports numpy, Arrow and the schema only. Invariants: the first two accept lines and never
+workers run it, so it imports numpy, Arrow, the schema and names only. Invariants: the first two accept lines and never
 judge them; each line is one good row or has exactly one problem; the scan accepts a line only if it has compared
 each of its bytes.
 """
@@ -17,13 +17,15 @@ import pyarrow.compute as pc
 import pyarrow.json as arrow_json
 
 from metrics.access_log_schema import LINE_TYPES, READ_VERSIONS, RESULTS, Field
+from spark_audit.problems import (
+    CORRUPT,
+    IMPLAUSIBLE_CLOCK,
+    INCOMPLETE,
+    UNKNOWN_RESULT,
+    UNKNOWN_TYPE,
+    UNKNOWN_VERSION,
+)
 
-CORRUPT: Final = "corrupt"
-UNKNOWN_VERSION: Final = "unknown-version"
-UNKNOWN_TYPE: Final = "unknown-type"
-INCOMPLETE: Final = "incomplete"
-UNKNOWN_RESULT: Final = "unknown-result"
-IMPLAUSIBLE_CLOCK: Final = "implausible-clock"
 EARLIEST_MS: Final = 1_577_836_800_000
 """2020-01-01: no Forebay ran before."""
 _MAX_DIGITS: Final = 18

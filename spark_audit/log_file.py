@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_audit.lines import BadLine, GoodRows, ScannedChunk, all_fields, arrow_type, scan_chunk
+from spark_audit.problems import CORRUPT
 
 CHUNK_BYTES: Final = 4 << 20
 MAX_LINE_BYTES: Final = 16 << 20
@@ -212,7 +213,7 @@ class _Reading:
         for segment in self._segments:
             is_last = segment is self._segments[-1]
             if is_last and state.long_lines:
-                segment.bad["corrupt"] += state.long_lines
+                segment.bad[CORRUPT] += state.long_lines
             reports.append(
                 json.dumps(
                     {

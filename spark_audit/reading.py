@@ -6,8 +6,10 @@ a table, never text, so that its memory does not grow with the log; no line and 
 is an error: all are counted.
 """
 
+import os
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +19,7 @@ from pyspark.sql import functions as F
 from spark_audit.ingest import ingest
 from spark_audit.ledger import Ledger
 from spark_audit.line_table import LineTable, is_table, open_table
-from spark_audit.storage import Store, to_uri
+from spark_audit.storage import Store, plain_path, to_uri
 
 
 class Inputs(NamedTuple):
@@ -38,11 +40,7 @@ class Inputs(NamedTuple):
     @property
     def size_bytes(self) -> int:
         """Stored bytes of this machine's files, as far as they can be seen."""
-        paths = [Path(name) for name in self.names if ":/" not in name]
-        files = [
-            below for path in paths for below in (path.rglob("*") if path.is_dir() else [path])
-        ]
-        return sum(path.stat().st_size for path in files if path.is_file())
+        return sum(_size_bytes(name) for name in self.names if ":/" not in name)
 
 
 class FileCount(NamedTuple):
@@ -109,11 +107,6 @@ def count_files(table: LineTable) -> list[FileCount]:
     return [found[path] for path in sorted(found)]
 
 
-def plain_path(uri: str) -> str:
-    """A file of this machine as its path, other URIs as they are."""
-    return "/" + uri.removeprefix("file:").lstrip("/") if uri.startswith("file:") else uri
-
-
 def show_ledger(ledger: Ledger) -> str:
     """The ledger in one sentence."""
     ratio = ledger.ratio
@@ -123,11 +116,25 @@ def show_ledger(ledger: Ledger) -> str:
     return f"{share} % of {ledger.expected_lines:,} lines are there and readable"
 
 
+def _size_bytes(name: str) -> int:
+    """Of a file, or of all files below a directory; 0 of what may not be looked at."""
+    below = [Path(at, one) for at, _, files in os.walk(name) for one in files]
+    size_bytes = 0
+    for path in below or [Path(name)]:
+        with suppress(OSError):
+            size_bytes += path.stat().st_size
+    return size_bytes
+
+
 def _may_exist(name: str) -> bool:
+    """Whether there is something to read, or something that may not be looked at: the reading says why."""
     if ":/" in name:
         return True
     path = Path(name)
-    if path.exists():
-        return not path.is_dir() or any(path.iterdir())
-    pattern = path.relative_to(path.anchor)
-    return any(Path(path.anchor or ".").glob(str(pattern)))
+    try:
+        if path.exists():
+            return not path.is_dir() or any(path.iterdir())
+        pattern = path.relative_to(path.anchor)
+        return any(Path(path.anchor or ".").glob(str(pattern)))
+    except OSError:
+        return True

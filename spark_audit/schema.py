@@ -1,8 +1,8 @@
-"""The access log's schema as Spark sees it, and what makes a line unreadable.
+"""The access log's schema as Spark sees it.
 
-Owns the translation of `metrics.access_log_schema` (the one thing shared with the sidecar) into a StructType
-and the names of the problems a line can have. Must not know files, tables, the report, or how a line is judged
-(`lines`). Invariants: the struct has every field of every type of line once, all nullable.
+Owns the translation of `metrics.access_log_schema` (the one thing shared with the sidecar) into a StructType. Must not
+know files, tables, the report, or how a line is judged (`lines`). Invariants: the struct has every field of every type
+of line once, all nullable.
 """
 
 from typing import Final
@@ -19,14 +19,6 @@ from pyspark.sql.types import (
 
 from metrics.access_log_schema import LINE_TYPES, Field
 
-PROBLEMS: Final[dict[str, str]] = {
-    "corrupt": "not one JSON object of the schema's types, the torn last line of a crash among them",
-    "unknown-version": "written by a schema version that this audit does not read",
-    "unknown-type": "a type of line that this version does not have",
-    "incomplete": "a field that is always present is not, or `counts` do not add up to `partitions`",
-    "unknown-result": "a result and reason that the table of results does not have",
-    "implausible-clock": "a time stamp before 2020 or in the future",
-}
 _SPARK_TYPES: Final[dict[str, DataType]] = {
     "string": StringType(),
     "integer": LongType(),

@@ -1,8 +1,8 @@
 """A Spark session for the audit, and the Java it needs.
 
 Owns finding a Java that Spark runs on and the session's settings. Must not know what is computed. Invariants:
-whatever is missing is said with the package that brings it (NotReady), never as a stack trace; a Java that
-the user chose by JAVA_HOME is used if it fits, else one that fits is looked for.
+whatever is missing is said with the package that brings it (NotReady), and a failed job with its reason, never as a
+stack trace; a Java that the user chose by JAVA_HOME is used if it fits, else one that fits is looked for.
 """
 
 import os
@@ -15,8 +15,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+SPARK_ERRORS: Final = (PySparkException, Py4JError)
+"""What a failed job or an unreachable store raises."""
 GOOD_RELEASES: Final = (17, 21)
 VECTOR_MODULE: Final = "jdk.incubator.vector"
 SMALL_INPUT_BYTES: Final = 256 << 20
@@ -25,8 +29,9 @@ _TINY_INPUT_SETTINGS: Final[dict[str, str]] = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.maxPlanStringLength": "1000",
 }
-"""Over tiny input plans are neither changed while they run nor compiled: a third less CPU."""
+"""Over tiny input plans are neither changed while they run nor compiled nor described: a third less CPU."""
 _MEMORY_LIMITS: Final = (
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
@@ -54,6 +59,16 @@ class Java(NamedTuple):
     def fits(self) -> bool:
         """Whether Spark 4 runs on it."""
         return self.release in GOOD_RELEASES and self.has_vector
+
+
+def describe_spark_error(error: Exception) -> str:
+    """The reason of one of SPARK_ERRORS in one line, without a trace: its first cause where it names one."""
+    text = str(error)
+    if isinstance(error, Py4JJavaError):
+        text = str(error.java_exception.toString())
+    causes = [line for line in text.splitlines() if line.startswith("Caused by: ")]
+    first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
+    return causes[-1].removeprefix("Caused by: ") if causes else first.strip()
 
 
 def open_session(
@@ -103,8 +118,9 @@ def _fit(spark: SparkSession, chosen: Mapping[str, str], input_bytes: int = 0) -
     given = {key for key, _ in spark.sparkContext.getConf().getAll()} | chosen.keys()
     if "spark.sql.shuffle.partitions" not in given:
         tasks = max(4, 2 * spark.sparkContext.defaultParallelism, input_bytes >> 26)
-        is_small = is_local(spark) and input_bytes < SMALL_INPUT_BYTES
-        spark.conf.set("spark.sql.shuffle.partitions", "4" if is_small else str(min(tasks, 2000)))
+        if is_local(spark) and input_bytes < SMALL_INPUT_BYTES:
+            tasks = 1 if input_bytes < TINY_INPUT_BYTES else 4
+        spark.conf.set("spark.sql.shuffle.partitions", str(min(tasks, 2000)))
     return spark
 
 

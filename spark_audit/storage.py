@@ -8,11 +8,13 @@ out.
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+
+from spark_audit.session import SPARK_ERRORS, describe_spark_error
 
 READABLE: Final = re.compile(r".*\.jsonl(\.\d+)?(\.(gz|zst|bz2|lz4))?")
 """Names of log files: as the sidecar writes them, as log rotation renames them, and compressed by others."""
@@ -50,6 +52,41 @@ def to_uri(name: str | Path) -> str:
     """A URI as it is; a path of this machine as an absolute `file:` URI."""
     text = str(name)
     return text if _SCHEME.match(text) else f"file://{Path(text).absolute()}"
+
+
+def plain_path(uri: str) -> str:
+    """A file of this machine as its path, other URIs as they are."""
+    return "/" + uri.removeprefix("file:").lstrip("/") if uri.startswith("file:") else uri
+
+
+def find_hidden(uri: str, listed: Sequence[str]) -> dict[str, str]:
+    """Of a directory of this machine, what Hadoop leaves out of its listing without a word, and why: names at which it
+    may not look, and links to nothing. None of a directory of another store.
+    """
+    names: list[str] = []
+    if uri.startswith("file:"):
+        with suppress(OSError):  # of a directory that has gone, the listing has said so
+            names = [path.name for path in Path(plain_path(uri)).iterdir()]
+    seen = {one.rsplit("/", 1)[-1] for one in listed}
+    reasons = {name: _explain_hidden(Path(plain_path(uri), name)) for name in names}
+    return {
+        f"{uri.rstrip('/')}/{name}": why
+        for name, why in sorted(reasons.items())
+        if why and name not in seen and not _BEING_WRITTEN.fullmatch(name)
+    }
+
+
+def _explain_hidden(path: Path) -> str:
+    """Empty of what can be looked at, or has been removed since."""
+    is_link = False
+    try:
+        is_link = path.is_symlink()
+        path.stat()
+    except FileNotFoundError as error:
+        return f"it links to nothing: {error.strerror}" if is_link else ""
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
 
 
 def escape_glob(uri: str) -> str:
@@ -136,10 +173,18 @@ class Store:
         kept = [found for uri, found in sorted(files.items()) if f"{uri}.gz" not in files]
         return Listing(tuple(kept), tuple(sorted(skipped)), unreadable)
 
-    def can_open(self, uri: str) -> str:
-        """Empty if the file can be read, else why not."""
+    def find_fault(self, uri: str) -> str:
+        """Empty if the file can be opened and its first byte read, else why not."""
+
+        def read(system: Any, path: Any) -> None:
+            stream = system.open(path)
+            try:
+                stream.read()
+            finally:
+                stream.close()
+
         try:
-            self._ask(uri, lambda system, path: system.open(path).close())
+            self._ask(uri, read)
         except StoreError as error:
             return str(error)
         return ""
@@ -177,6 +222,7 @@ class Store:
             except StoreError as error:
                 unreadable[directory] = str(error)
                 continue
+            unreadable |= find_hidden(directory, [one.uri for one, _ in found])
             for one, is_directory in found:
                 if is_directory:
                     waiting.append(one.uri)
@@ -184,13 +230,8 @@ class Store:
                     yield one
 
     def _ask(self, uri: str, action: Any) -> Any:
-        from py4j.protocol import Py4JJavaError
-
         try:
             system, path = self._open(uri)
             return action(system, path)
-        except Py4JJavaError as error:
-            reason = error.java_exception.toString().splitlines()[0]
-            raise StoreError(f"{uri}: {reason}") from error
-        except PySparkException as error:
-            raise StoreError(f"{uri}: {str(error).splitlines()[0]}") from error
+        except SPARK_ERRORS as error:
+            raise StoreError(f"{uri}: {describe_spark_error(error)}") from error

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_audit.commands.report import write_report
-from spark_audit.console import EXIT_DONE, EXIT_NOT_READY, EXIT_USAGE, fail, say
+from spark_audit.console import EXIT_DONE, EXIT_FAILED, EXIT_NOT_READY, EXIT_USAGE, fail, say
 from spark_audit.follow import CannotFollow, hold, read_followed
 from spark_audit.ingest import WorkersUnready
 from spark_audit.job import NothingToRead, Request, run
 from spark_audit.line_table import TableError
-from spark_audit.session import NotReady, open_session
+from spark_audit.session import SPARK_ERRORS, NotReady, describe_spark_error, open_session
 from spark_audit.storage import Listing, Store, StoreError
 from spark_audit.units import show_bytes, show_duration
 
@@ -50,6 +50,8 @@ def follow(
         return fail(EXIT_NOT_READY, str(error))
     except (CannotFollow, TableError, StoreError, OSError) as error:
         return fail(EXIT_USAGE, str(error))
+    except SPARK_ERRORS as error:
+        return fail(EXIT_FAILED, describe_spark_error(error))
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from spark_audit.console import (
     EXIT_CODES,
     EXIT_DONE,
+    EXIT_FAILED,
     EXIT_NOT_READY,
     EXIT_NOTHING,
     EXIT_USAGE,
@@ -54,6 +55,7 @@ def _ingest(spark: object, logs: Sequence[str], table: str, data_format: str | N
     from spark_audit.ingest import WorkersUnready, ingest
     from spark_audit.line_table import TableError
     from spark_audit.reading import show_ledger
+    from spark_audit.session import SPARK_ERRORS, describe_spark_error
     from spark_audit.storage import StoreError, to_uri
 
     try:
@@ -62,6 +64,8 @@ def _ingest(spark: object, logs: Sequence[str], table: str, data_format: str | N
         return fail(EXIT_NOT_READY, str(error))
     except (TableError, StoreError) as error:
         return fail(EXIT_USAGE, str(error))
+    except SPARK_ERRORS as error:
+        return fail(EXIT_FAILED, describe_spark_error(error))
     say(f"{done.files} new files, {show_bytes(done.stored_bytes)}; {show_ledger(done.ledger)}")
     for entry in done.ledger.entries[:SHOWN_ENTRIES]:
         place = entry.path + (f":{entry.line}" if entry.line else "")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from spark_audit.console import (
     EXIT_CODES,
     EXIT_DONE,
+    EXIT_FAILED,
     EXIT_NOT_READY,
     EXIT_NOTHING,
     EXIT_USAGE,
@@ -72,7 +73,7 @@ def _audit(request: "Request", master: str | None, settings: dict[str, str]) -> 
     from spark_audit.ingest import WorkersUnready
     from spark_audit.job import NothingToRead, run
     from spark_audit.line_table import TableError
-    from spark_audit.session import NotReady, open_session
+    from spark_audit.session import SPARK_ERRORS, NotReady, describe_spark_error, open_session
     from spark_audit.storage import Store, StoreError
 
     size_bytes = request.inputs.size_bytes
@@ -90,6 +91,8 @@ def _audit(request: "Request", master: str | None, settings: dict[str, str]) -> 
         return fail(EXIT_NOT_READY, str(error))
     except (TableError, StoreError) as error:
         return fail(EXIT_USAGE, str(error))
+    except SPARK_ERRORS as error:
+        return fail(EXIT_FAILED, describe_spark_error(error))
     finally:
         spark.stop()
     out = str(request.out).rstrip("/")

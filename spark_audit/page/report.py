@@ -37,7 +37,7 @@ from spark_audit.page.html import (
     draw_text,
 )
 from spark_audit.page.ledger import build_card, draw_ledger
-from spark_audit.schema import PROBLEMS
+from spark_audit.problems import PROBLEMS
 from spark_audit.summary import Outlook, build_outlook, build_spared
 from spark_audit.tables import NO_GROUP
 from spark_audit.units import show_bytes, show_count, show_duration, show_ms, show_ratio, show_time

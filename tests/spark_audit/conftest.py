@@ -13,6 +13,7 @@ from spark_audit.job import Findings, Request, run
 from spark_audit.reading import find_inputs
 from spark_audit.reconcile import ScrapedCounters
 from spark_audit.session import NotReady, open_session
+from tests.spark_audit.modes import heed_modes
 from tests.spark_audit.traffic import Traffic, write_log
 
 CACHE_SIZE_BYTES = 200_000
@@ -54,8 +55,9 @@ class Audited:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
+    """Its JVM heeds file modes: the tests may be root's."""
     try:
-        session = open_session("local[2]")
+        session = heed_modes(lambda: open_session("local[2]"))
     except NotReady as error:
         pytest.fail(str(error))
     yield session

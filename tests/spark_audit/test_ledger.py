@@ -70,10 +70,11 @@ def test_of_two_copies_the_longer_counts() -> None:
     assert ledger.left_out == {"i1": (9,)} and ledger.ratio == 1
 
 
-def test_a_file_that_has_grown_since_an_ingest_is_no_duplicate() -> None:
+def test_a_file_that_has_grown_or_was_compressed_since_an_ingest_is_no_duplicate() -> None:
     before = report(1, lines=30, closed_at=None, ingest="i0", segment=3)
-    ledger = build_ledger([before, report(1)])
-    assert ledger.entries == () and ledger.left_out == {"i0": (3,)}
+    for path in (before.path, before.path.removesuffix(".gz")):
+        ledger = build_ledger([before._replace(path=path), report(1)])
+        assert ledger.entries == () and ledger.left_out == {"i0": (3,)}
 
 
 def test_unreadable_lines_and_clocks_are_named_with_file_and_line() -> None:
