@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
-from pathlib import Path
-from tempfile import mkdtemp
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
+from pyspark.sql import functions as F
 
 from spark_audit.ages import (
     DATED,
@@ -25,7 +24,10 @@ from spark_audit.reading import find_inputs, good_lines, read_lines
 from tests.spark_audit.replay import Fetch, Produce, Shape, Step, build_load, write_load
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
 
 MIB = 1 << 20
 SHAPE = Shape([3, 2, 1, 1], 500, 3_000, 3 * MIB, {0.5: 5e3, 0.5001: 1.5e6}, burst=3)
@@ -45,26 +47,87 @@ def true_ages(steps: list[Step]) -> list[int]:
     return ages
 
 
-def judge(spark: SparkSession, directory: Path, salts: int = 1) -> list[dict[str, Any]]:
-    """The fetches of a log, in its order, with `kind`, `least` and `most`."""
-    table = Path(mkdtemp(dir=directory.parent))  # a table takes each file once
-    lines = read_lines(spark, find_inputs([str(directory)]), table).lines.persist()
-    starts = find_log_starts(lines)
-    fetches, blocks = good_lines(lines, "fetch"), good_lines(lines, "block")
-    ages = build_ages(fetches, build_segments(blocks), starts, salts)
-    kept = ("v", "ts", "partition", "offset", "result", "kind", "least", "most", "admittedBytes")
-    rows = [row.asDict() for row in ages.select(*kept).collect()]
-    lines.unpersist()
-    return sorted(rows, key=lambda row: (row["admittedBytes"], row["ts"]))
+Line = dict[str, Any]
+Rows = list[Line]
 
 
-def rewrite(directory: Path, change: Any) -> None:
-    """Give each line of a log to `change`, which returns it, or None to leave it out."""
-    for path in directory.iterdir():
-        read, pack = (gzip.decompress, gzip.compress) if path.suffix == ".gz" else (bytes, bytes)
-        found = [json.loads(line) for line in read(path.read_bytes()).splitlines()]
-        kept = [json.dumps(line) for line in map(change, found) if line is not None]
-        path.write_bytes(pack("".join(f"{line}\n" for line in kept).encode()))
+def rewrite(source: Path, target: Path, change: Callable[[Line], Line] = lambda line: line) -> None:
+    """Give each line of a log to `change`; the log of `target` is of a boot of that name."""
+    target.mkdir(parents=True)
+    for path in source.iterdir():
+        read = gzip.decompress if path.suffix == ".gz" else bytes
+        lines = [change(json.loads(line)) for line in read(path.read_bytes()).splitlines()]
+        text = "".join(f"{json.dumps(line | {'boot': target.name})}\n" for line in lines)
+        (target / path.name.removesuffix(".gz").replace("-b1-", f"-{target.name}-")).write_text(
+            text
+        )
+
+
+def age_of_version_2(line: Line) -> Line:
+    line["v"] = 2
+    for name in ("batches", "beganBytes", "endedBytes", "points", "heldBytes"):
+        line.pop(name, None)
+    if line["type"] == "fetch" and line["ageBytes"] is not None:
+        line["ageBytes"] -= 500 if line["result"] == "hit" else 0  # at least its own batch
+    return line
+
+
+def begin_later(line: Line) -> Line:
+    """The run of partition 0 begins at its tenth batch; what lies before misses."""
+    if line["type"] == "block" and line["partition"] == 0:
+        line |= {"baseOffset": 100, "batches": 10, "bytes": 10_000}
+        line["points"] = [90, 19_000 - line["beganBytes"]]
+        line["endedBytes"] = 20_000
+    if line["type"] == "fetch" and line["offset"] == 20:
+        line |= {"result": "miss", "reason": "cold", "ageBytes": None}
+    return line
+
+
+def lose_beginning(line: Line) -> Line:
+    line = begin_later(line)
+    if line["type"] == "log":
+        line["sequence"] += 1
+    for name in ("admittedBytes", "beganBytes", "endedBytes"):
+        if name in line:
+            line[name] += 7_000
+    return line
+
+
+def drop(line: Line) -> Line:
+    line = lose_beginning(line)
+    return line | {"droppedLines": 3} if line["type"] == "log" else line
+
+
+def store_again(line: Line) -> Line:
+    if line["type"] == "block" and line["partition"] == 1:
+        line |= {"partition": 0}
+    if line["type"] in ("block", "fetch"):
+        line["topicId"] = "A" * 22
+    if line["type"] == "fetch":
+        line |= {"result": "miss", "reason": "evicted", "ageBytes": None}
+    return line
+
+
+FORGETFUL, VERSION_2, LATER, LOST, DROPPED, AGAIN = (
+    "forgetful",
+    "v2",
+    "later",
+    "lost",
+    "drop",
+    "again",
+)
+EARLY: list[Step] = [
+    *(Produce(0, 1000) for _ in range(20)),
+    *(Fetch(0, 2, 1), Fetch(0, 15, 1), Produce(1, 500), Fetch(1, 0, 1)),
+]
+TRUNCATED: list[Step] = [Produce(0, 1000), Fetch(0, 0, 1), Produce(1, 5000), Fetch(0, 0, 1)]
+
+
+class Judged(NamedTuple):
+    """The fetches of each boot, in the order of its log, with `kind`, `least` and `most`; and with five salts."""
+
+    rows: dict[str, Rows]
+    salted: Rows
 
 
 @pytest.fixture(scope="module")
@@ -72,14 +135,47 @@ def steps() -> list[Step]:
     return build_load(SHAPE, seed=5)
 
 
-def test_a_forgetful_ghost_leaves_no_age_unknown(
-    spark: SparkSession, tmp_path: Path, steps: list[Step]
-) -> None:
+@pytest.fixture(scope="module")
+def judged(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, steps: list[Step]
+) -> Judged:
+    """All logs are one for Spark."""
+    root = tmp_path_factory.mktemp("ages")
+    logs = root / "logs"
+    write_load(steps, CACHE_BYTES, root / "plain", ghosts=8)
+    write_load(steps, CACHE_BYTES, root / "ticking", tick_steps=7, ghosts=8)
+    write_load(EARLY, CACHE_BYTES, root / "early")
+    write_load(TRUNCATED, CACHE_BYTES, root / "truncated", tick_steps=1)
+    rewrite(root / "plain", logs / FORGETFUL)
+    rewrite(root / "ticking", logs / VERSION_2, age_of_version_2)
+    rewrite(root / "early", logs / LATER, begin_later)
+    rewrite(root / "early", logs / LOST, lose_beginning)
+    rewrite(root / "early", logs / DROPPED, drop)
+    rewrite(root / "truncated", logs / AGAIN, store_again)
+    lines = read_lines(spark, find_inputs([str(logs)]), root / "table").lines.persist()
+    starts = find_log_starts(lines)
+    fetches, segments = good_lines(lines, "fetch"), build_segments(good_lines(lines, "block"))
+    names = ("boot", "v", "ts", "partition", "offset", "result", "kind", "least", "most")
+
+    def judge(asked: DataFrame, salts: int) -> Rows:
+        ages = build_ages(asked, segments, starts, salts).select(*names, "admittedBytes")
+        rows = [row.asDict() for row in ages.collect()]
+        return sorted(rows, key=lambda row: (row["admittedBytes"], row["ts"]))
+
+    rows = judge(fetches, 1)
+    boots = {
+        boot: [row for row in rows if row["boot"] == boot] for boot in {r["boot"] for r in rows}
+    }
+    salted = judge(fetches.where(F.col("boot") == FORGETFUL), 5)
+    lines.unpersist()
+    return Judged(boots, salted)
+
+
+def test_a_forgetful_ghost_leaves_no_age_unknown(judged: Judged, steps: list[Step]) -> None:
     """The ghost holds eight runs: most misses have no age in their line. The block lines have all; salts change
     nothing.
     """
-    write_load(steps, CACHE_BYTES, tmp_path / "logs", ghosts=8)
-    rows = judge(spark, tmp_path / "logs")
+    rows = judged.rows[FORGETFUL]
     assert {row["result"] for row in rows} == {"hit", "miss"}
     ages = sorted(true_ages(steps))
     assert len(rows) == len(ages) and {row["kind"] for row in rows} == {DATED}
@@ -91,25 +187,13 @@ def test_a_forgetful_ghost_leaves_no_age_unknown(
     assert max(hits) <= CACHE_BYTES, (
         "an age holds the batch, so that no hit is older than the cache"
     )
-    salted = judge(spark, tmp_path / "logs", salts=5)
-    assert sorted(map(str, salted)) == sorted(map(str, rows))
+    assert sorted(map(str, judged.salted)) == sorted(map(str, rows))
 
 
 def test_versions_before_3_give_bounds_that_hold_the_truth(
-    spark: SparkSession, tmp_path: Path, steps: list[Step]
+    judged: Judged, steps: list[Step]
 ) -> None:
-    write_load(steps, CACHE_BYTES, tmp_path / "logs", tick_steps=7, ghosts=8)
-
-    def age_of_version_2(line: dict[str, Any]) -> dict[str, Any]:
-        line["v"] = 2
-        for name in ("batches", "beganBytes", "endedBytes", "points", "heldBytes"):
-            line.pop(name, None)
-        if line["type"] == "fetch" and line["ageBytes"] is not None:
-            line["ageBytes"] -= 500 if line["result"] == "hit" else 0  # at least its own batch
-        return line
-
-    rewrite(tmp_path / "logs", age_of_version_2)
-    rows, ages = judge(spark, tmp_path / "logs"), true_ages(steps)
+    rows, ages = judged.rows[VERSION_2], true_ages(steps)
     assert {row["kind"] for row in rows} == {DATED}
     wide = 0
     by_place: dict[tuple[int, int, int], list[int]] = {}
@@ -131,70 +215,24 @@ def test_versions_before_3_give_bounds_that_hold_the_truth(
     assert wide > len(rows) / 2
 
 
-def test_what_was_never_stored_is_apart_from_what_is_not_known(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_what_was_never_stored_is_apart_from_what_is_not_known(judged: Judged) -> None:
     """Offsets below the first block line were written before Forebay began; in a log whose beginning is gone, nobody
     knows.
     """
-    steps: list[Step] = [Produce(0, 1000) for _ in range(20)]
-    steps += [Fetch(0, 2, 1), Fetch(0, 15, 1), Produce(1, 500), Fetch(1, 0, 1)]
-    write_load(steps, CACHE_BYTES, tmp_path / "logs")
 
-    def begin_later(line: dict[str, Any]) -> dict[str, Any]:
-        """The run of partition 0 begins at its tenth batch; what lies before misses."""
-        if line["type"] == "block" and line["partition"] == 0:
-            line |= {"baseOffset": 100, "batches": 10, "bytes": 10_000}
-            line["points"] = [90, 19_000 - line["beganBytes"]]
-            line["endedBytes"] = 20_000
-        if line["type"] == "fetch" and line["offset"] == 20:
-            line |= {"result": "miss", "reason": "cold", "ageBytes": None}
-        return line
+    def find(boot: str, offset: int) -> tuple[str, int | None, int | None]:
+        (row,) = [row for row in judged.rows[boot] if row["offset"] == offset]
+        return row["kind"], row["least"], row["most"]
 
-    rewrite(tmp_path / "logs", begin_later)
-    rows = {row["offset"]: row for row in judge(spark, tmp_path / "logs")}
-    assert [(rows[20][name]) for name in ("kind", "least", "most")] == [NEVER, None, None]
-    assert rows[150]["kind"] == DATED
-
-    def lose_beginning(line: dict[str, Any]) -> dict[str, Any]:
-        if line["type"] == "log":
-            line["sequence"] += 1
-        for name in ("admittedBytes", "beganBytes", "endedBytes"):
-            if name in line:
-                line[name] += 7_000
-        return line
-
-    rewrite(tmp_path / "logs", lose_beginning)
-    rows = {row["offset"]: row for row in judge(spark, tmp_path / "logs")}
-    assert (rows[20]["kind"], rows[20]["most"]) == (UNKNOWN, None)
-    assert rows[20]["least"] == 20_000, "at least all that was stored since the log begins"
-
-    def drop(line: dict[str, Any]) -> dict[str, Any]:
-        return line | {"droppedLines": 3} if line["type"] == "log" else line
-
-    rewrite(tmp_path / "logs", drop)
-    rows = {row["offset"]: row for row in judge(spark, tmp_path / "logs")}
-    assert (rows[20]["kind"], rows[20]["least"], rows[20]["most"]) == (UNKNOWN, 0, None)
+    assert find(LATER, 20) == (NEVER, None, None)
+    assert find(LATER, 150)[0] == DATED
+    assert find(LOST, 20) == (UNKNOWN, 20_000, None), "at least all that the log has of it"
+    assert find(DROPPED, 20) == (UNKNOWN, 0, None)
 
 
-def test_what_is_stored_again_has_the_age_of_its_last_time_before_the_fetch(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_what_is_stored_again_has_the_age_of_its_last_time_before_the_fetch(judged: Judged) -> None:
     """A truncation: the same offsets are stored twice, and a fetch between sees the first."""
-    steps: list[Step] = [Produce(0, 1000), Fetch(0, 0, 1), Produce(1, 5000), Fetch(0, 0, 1)]
-    write_load(steps, CACHE_BYTES, tmp_path / "logs", tick_steps=1)
-
-    def store_again(line: dict[str, Any]) -> dict[str, Any]:
-        if line["type"] == "block" and line["partition"] == 1:
-            line |= {"partition": 0, "topicId": "A" * 22}
-        if line["type"] in ("block", "fetch"):
-            line["topicId"] = "A" * 22
-        if line["type"] == "fetch":
-            line |= {"result": "miss", "reason": "evicted", "ageBytes": None}
-        return line
-
-    rewrite(tmp_path / "logs", store_again)
-    rows = judge(spark, tmp_path / "logs")
+    rows = judged.rows[AGAIN]
     assert [(row["admittedBytes"], row["most"]) for row in rows] == [(1000, 1000), (6000, 5000)]
 
 

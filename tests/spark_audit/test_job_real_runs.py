@@ -2,8 +2,9 @@
 
 The load goes in step, so that both caches admit the same bytes in the same order: 20 MiB through 16 MiB of cache, a
 reader at the tail, then one over all of it. Batches fill a fetch exactly, because a broker ends an answer with a cut
-batch and memory does not. TOLERANCE is for the first fetches of a connection, which differ by moments; sizes below
-two fetches are left out, since where a tail's fetch ends among batches just written is a moment's matter, too.
+batch and memory does not. TOLERANCE is for MOMENTS fetches, which differ by moments: the first ones of a connection,
+and those that a busy machine lets the broker answer first; sizes below two fetches are left out, since where a tail's
+fetch ends among batches just written is a moment's matter, too.
 `version1` is the log of a Forebay that wrote a line for each partition of each response, with its last scrape: raw
 clients at the tail, in history, in transactions and in errors.
 """
@@ -43,7 +44,9 @@ MIB = 1 << 20
 VALUE = bytes(range(256)) * 480
 BATCHES = 20 * MIB // len(VALUE)
 BATCHES_A_FETCH = 4
-TOLERANCE = 0.02
+MOMENTS = 4
+TOLERANCE = MOMENTS * BATCHES_A_FETCH / (2 * BATCHES)
+"""Of all bytes, which are read twice."""
 VERSION_1 = Path(__file__).with_name("version1")
 
 
@@ -118,7 +121,8 @@ def test_what_would_have_hit_is_what_did(runs: dict[str, Audited]) -> None:
     assert observed.predicted_ratio == pytest.approx(real.predicted_ratio, abs=TOLERANCE)
     would_hit = runs["observe"].metrics["forebay_fetch_would_hit_bytes_total",]
     assert would_hit == runs["observe"].findings.total["wouldHitBytes"]
-    assert would_hit == pytest.approx(runs["serve"].findings.total["hitBytes"], rel=TOLERANCE)
+    served = runs["serve"].findings.total
+    assert would_hit == pytest.approx(served["hitBytes"], abs=TOLERANCE * served["bytes"])
 
 
 def test_observing_serves_nothing_from_memory_and_takes_little_of_it(
@@ -159,6 +163,7 @@ def version1(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> F
     return run(spark, request, lambda _text: None)
 
 
+@pytest.mark.long
 def test_a_log_of_version_1_agrees_with_its_counters(version1: Findings) -> None:
     assert version1.problems == {}
     assert [(boot["schemaVersion"], boot["emptyLines"]) for boot in version1.boots] == [(1, 0)]
@@ -175,6 +180,7 @@ def test_partitions_without_records_are_summed(runs: dict[str, Audited]) -> None
         assert boot["fetchLines"] == with_records
 
 
+@pytest.mark.long
 def test_a_log_that_changes_its_version_is_the_sum_of_both(
     runs: dict[str, Audited], version1: Findings, spark: SparkSession, tmp_path: Path
 ) -> None:

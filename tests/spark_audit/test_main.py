@@ -1,5 +1,6 @@
 """The command line: what it says and how it ends when something is wrong."""
 
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -7,7 +8,6 @@ from types import ModuleType
 import pytest
 from pyspark.sql import SparkSession
 
-from metrics.collector import Exposition, Sample
 from spark_audit import __main__ as command
 from spark_audit import console, session
 from spark_audit.session import (
@@ -18,41 +18,26 @@ from spark_audit.session import (
     find_java,
     scan_release,
 )
-from tests.spark_audit.traffic import write_log
+
+VERSION_1 = Path(__file__).with_name("version1")
 
 
 def test_an_audit_from_the_command_line(
     spark: SparkSession, tmp_path: Path, monkeypatch, capsys
 ) -> None:
-    traffic = write_log(tmp_path / "logs", "b1", rounds=20)
+    """Of the log of a Forebay that wrote version 1, with its last scrape."""
     monkeypatch.setattr(SparkSession, "stop", lambda self: None)  # the session of all tests goes on
-    pairs = {(line.result, line.reason) for line in traffic.fetches}
-    samples = [
-        Sample(
-            f"forebay_fetch_{what}_total",
-            pair,
-            sum(
-                line.bytes if what == "bytes" else 1
-                for line in traffic.fetches
-                if (line.result, line.reason) == pair
-            ),
-        )
-        for pair in pairs
-        for what in ("partitions", "bytes")
-    ]
-    (tmp_path / "metrics").write_bytes(Exposition(lambda: samples, strict=True).render())
     out = tmp_path / "out"
-    arguments = [str(tmp_path / "logs"), "--out", str(out), "--metrics", str(tmp_path / "metrics")]
-    assert (
-        command.main(
-            [*arguments, "--window", "0.5", "--cache-size", "1MiB", "--master", "local[2]"]
-        )
-        == 0
-    )
+    arguments = [str(VERSION_1), "--out", str(out), "--metrics", str(VERSION_1 / "metrics.txt")]
+    arguments += ["--window", "0.5", "--cache-size", "1MiB", "--master", "local[2]"]
+    assert command.main(arguments) == 0
     printed = capsys.readouterr()
     assert printed.out.split() == [str(out / "index.html"), str(out / "summary.json")]
     assert "log and counters agree" in printed.err
     assert (out / "index.html").stat().st_size > 10_000
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["log"]["unreadableLines"] == 0
+    assert summary["fetches"]["emptyPartitions"] > 50
 
 
 def test_nothing_to_read_is_said(tmp_path: Path, capsys) -> None:

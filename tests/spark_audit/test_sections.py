@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import gzip
 import random
-import shutil
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
@@ -23,6 +22,7 @@ from spark_audit.tables import build_answered
 from tests.spark_audit.traffic import pretend, sum_empty
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -83,32 +83,72 @@ def write_counted_log(directory: Path) -> list[ScrapedCounters]:
     return scrapes
 
 
+def split(directory: Path) -> list[list[bytes]]:
+    """The lines of each file, in the order of the files."""
+    found = []
+    for path in sorted(directory.iterdir()):
+        read = gzip.decompress if path.suffix == ".gz" else bytes
+        found.append(read(path.read_bytes()).splitlines(keepends=True))
+    return found
+
+
+def lose_minutes(files: list[list[bytes]]) -> list[list[bytes]]:
+    """Four in ten lines of counters were dropped."""
+    draw = random.Random(3)
+    return [
+        [line for line in lines if b'"event":"minute"' not in line or draw.random() < 0.6]
+        for lines in files
+    ]
+
+
+def add_copy(files: list[list[bytes]]) -> list[list[bytes]]:
+    return [*files, [line for line in files[1] if b'"type":"counters"' not in line]]
+
+
+WHOLE, LOST, TWICE, DELETED, DROPPED = "whole", "lost", "twice", "deleted", "dropped"
+VARIANTS: dict[str, Callable[[list[list[bytes]]], list[list[bytes]]]] = {
+    WHOLE: lambda files: files,
+    LOST: lambda files: [*files[:2], *files[3:]],
+    TWICE: add_copy,
+    DELETED: lambda files: files[3:],
+    DROPPED: lose_minutes,
+}
+"""What became of the log; each is a boot of its own."""
+
+
+class Counted(NamedTuple):
+    """What scrapes would have said, the log's files as they were written, and what the audit reads of each variant."""
+
+    scrapes: list[ScrapedCounters]
+    files: list[list[bytes]]
+    logs: dict[str, BootLog]
+
+
 @pytest.fixture(scope="module")
-def counted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[ScrapedCounters]]:
+def counted(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Counted:
     directory = tmp_path_factory.mktemp("counted")
-    return directory, write_counted_log(directory)
-
-
-def audit(spark: SparkSession, directory: Path, *numbers: int) -> BootLog | None:
-    lines = read_lines(
-        spark, find_inputs([str(directory)]), directory.with_name(f"{directory.name}-table")
-    ).lines
+    scrapes = write_counted_log(directory / "written")
+    files = split(directory / "written")
+    assert len(files) > 4
+    for variant, change in VARIANTS.items():
+        target = directory / "logs" / variant
+        target.mkdir(parents=True)
+        for number, lines in enumerate(change(files)):
+            text = b"".join(lines).replace(
+                b'"boot":"%s"' % BOOT.encode(), b'"boot":"%s"' % variant.encode()
+            )
+            (target / f"{number}.jsonl").write_bytes(text)
+    last = scrapes[-1].number
+    asked = [(variant, number) for variant in VARIANTS for number in (SCRAPED, last, last + 1)]
+    lines = read_lines(spark, find_inputs([str(directory / "logs")]), directory / "table").lines
     answered = build_answered(good_lines(lines, "fetch"), good_lines(lines, "empty"))
     marks = build_marks(build_sections(answered), good_lines(lines, "counters"))
-    return read_boot_logs(marks, [(BOOT, number) for number in numbers]).get(BOOT)
+    return Counted(scrapes, files, read_boot_logs(marks, asked))
 
 
-def copy_files(directory: Path, target: Path) -> list[Path]:
-    shutil.copytree(directory, target)
-    return sorted(target.iterdir())
-
-
-def test_a_whole_log_agrees_at_every_line_of_counters(
-    spark: SparkSession, counted: tuple[Path, list[ScrapedCounters]]
-) -> None:
-    directory, scrapes = counted
-    log = audit(spark, directory, SCRAPED, len(scrapes))
-    assert log is not None and log.intervals == len(scrapes) - 1 > 10
+def test_a_whole_log_agrees_at_every_line_of_counters(counted: Counted) -> None:
+    scrapes, log = counted.scrapes, counted.logs[WHOLE]
+    assert log.intervals == len(scrapes) - 1 > 10
     own = reconcile_boot(log)
     assert own.agrees and own.differences == []
     assert sum(row.log_partitions for row in own.rows) > 500
@@ -124,14 +164,10 @@ def test_a_whole_log_agrees_at_every_line_of_counters(
     assert not wrong.agrees and "hit has" in wrong.text
 
 
-def test_a_scrape_after_the_log_s_end_agrees_up_to_that(
-    spark: SparkSession, counted: tuple[Path, list[ScrapedCounters]]
-) -> None:
+def test_a_scrape_after_the_log_s_end_agrees_up_to_that(counted: Counted) -> None:
     """The log was copied before its last lines had been written."""
-    directory, scrapes = counted
-    last = scrapes[-1]
+    last, log = counted.scrapes[-1], counted.logs[WHOLE]
     more = {pair: (one + 5, size + 5) for pair, (one, size) in last.totals.items()}
-    log = audit(spark, directory, last.number + 1)
     for number in (last.number + 1, 0):
         found = reconcile_scrape(last._replace(totals=more, number=number), log)
         assert found.agrees and "not in this log yet" in found.text, found.text
@@ -142,18 +178,9 @@ def test_a_scrape_after_the_log_s_end_agrees_up_to_that(
     assert not less.agrees
 
 
-def test_a_lost_file_is_an_interval_with_its_time(
-    spark: SparkSession, counted: tuple[Path, list[ScrapedCounters]], tmp_path: Path
-) -> None:
-    directory, scrapes = counted
-    files = copy_files(directory, tmp_path / "logs")
-    assert len(files) > 4
-    lost = files[2]
-    text = gzip.decompress(lost.read_bytes()) if lost.suffix == ".gz" else lost.read_bytes()
-    fetches = text.count(b'"type":"fetch"')
-    lost.unlink()
-    log = audit(spark, tmp_path / "logs")
-    assert log is not None
+def test_a_lost_file_is_an_interval_with_its_time(counted: Counted) -> None:
+    fetches = sum(b'"type":"fetch"' in line for line in counted.files[2])
+    log = counted.logs[LOST]
     found = reconcile_boot(log)
     assert found.agrees is False
     assert 0 < log.differing < log.intervals / 2, "the other intervals agree"
@@ -164,56 +191,28 @@ def test_a_lost_file_is_an_interval_with_its_time(
         min(one.first_ms for one in found.differences),
         max(one.last_ms for one in found.differences),
     )
-    assert START_MS < first < last < START_MS + 60_000 * len(scrapes)
+    assert START_MS < first < last < START_MS + 60_000 * len(counted.scrapes)
 
 
-def test_a_file_that_is_there_twice_counts_once(
-    spark: SparkSession, counted: tuple[Path, list[ScrapedCounters]], tmp_path: Path
-) -> None:
-    directory, _ = counted
-    files = copy_files(directory, tmp_path / "logs")
-    text = (
-        gzip.decompress(files[1].read_bytes())
-        if files[1].suffix == ".gz"
-        else files[1].read_bytes()
-    )
-    kept = b"".join(line for line in text.splitlines(True) if b'"type":"counters"' not in line)
-    (tmp_path / "logs" / "again.jsonl").write_bytes(kept)
-    log = audit(spark, tmp_path / "logs")
-    assert log is not None
-    assert reconcile_boot(log).agrees is True  # of two copies only the longer one counts
+def test_a_file_that_is_there_twice_counts_once(counted: Counted) -> None:
+    """Of two copies only the longer one counts."""
+    assert reconcile_boot(counted.logs[TWICE]).agrees is True
 
 
 def test_a_log_whose_oldest_files_were_deleted_agrees_from_its_first_counters_on(
-    spark: SparkSession, counted: tuple[Path, list[ScrapedCounters]], tmp_path: Path
+    counted: Counted,
 ) -> None:
     """As retention does it all the time."""
-    directory, scrapes = counted
-    for path in copy_files(directory, tmp_path / "logs")[:3]:
-        path.unlink()
-    log = audit(spark, tmp_path / "logs", len(scrapes))
-    assert log is not None and log.first.number > 1
+    scrapes, log = counted.scrapes, counted.logs[DELETED]
+    assert log.first.number > 1
     assert reconcile_boot(log).agrees and reconcile_scrape(scrapes[-1], log).agrees
     early = reconcile_scrape(scrapes[0], log)
     assert early.agrees is None and "no counters line" in early.text
 
 
-def test_lines_of_counters_that_were_dropped_make_longer_intervals(
-    spark: SparkSession, counted: tuple[Path, list[ScrapedCounters]], tmp_path: Path
-) -> None:
-    directory, scrapes = counted
-    draw = random.Random(3)
-    for path in copy_files(directory, tmp_path / "logs"):
-        text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        path.unlink()
-        kept = [
-            line
-            for line in text.splitlines(True)
-            if b'"event":"minute"' not in line or draw.random() < 0.6
-        ]
-        (path.parent / f"{path.name.removesuffix('.gz')}").write_bytes(b"".join(kept))
-    log = audit(spark, tmp_path / "logs")
-    assert log is not None and 3 < log.intervals < len(scrapes) - 1
+def test_lines_of_counters_that_were_dropped_make_longer_intervals(counted: Counted) -> None:
+    log = counted.logs[DROPPED]
+    assert 3 < log.intervals < len(counted.scrapes) - 1
     assert reconcile_boot(log).agrees
 
 

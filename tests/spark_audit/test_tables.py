@@ -4,19 +4,21 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from metrics.access_log_schema import EMPTY_INTERVAL_MS, READ_VERSIONS
+from spark_audit import tables
 from spark_audit.job import WINDOWS, Request, plan_window_ms, run
 from spark_audit.page.report import build_page
-from spark_audit.reading import find_inputs
+from spark_audit.reading import find_inputs, good_lines, read_lines
 from spark_audit.tables import LAG_BANDS, NO_CLIENT_ID, UNKNOWN_LAG
 from tests.kit.log_lines import LoggedFetch
 from tests.spark_audit.conftest import EMPTY, Audited
-from tests.spark_audit.traffic import write_log
+from tests.spark_audit.traffic import Traffic, write_log
 
 
 def name_of(line: LoggedFetch) -> str:
@@ -176,27 +178,67 @@ def test_windows_of_a_log_with_sums_are_multiples_of_their_interval(audited: Aud
         assert plan_window_ms(5, 5 + span_ms, EMPTY_INTERVAL_MS) % EMPTY_INTERVAL_MS == 0
 
 
+class Versions(NamedTuple):
+    """One traffic, logged in each version as a boot of its own, and a boot whose log has one sum alone."""
+
+    traffic: dict[str, Traffic]
+    lines: DataFrame
+    answered: DataFrame
+    facts: DataFrame
+
+    def read(self, table: DataFrame, boot: str) -> list[dict]:
+        return [row.asDict() for row in table.where(F.col("boot") == boot).collect()]
+
+
+@pytest.fixture(scope="module")
+def versions(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Versions:
+    root = tmp_path_factory.mktemp("versions")
+    logs = root / "logs"
+    traffic = {
+        f"v{version}": write_log(logs, f"v{version}", rounds=600, version=version)
+        for version in READ_VERSIONS
+    }
+    sum_alone = EMPTY % ("hit", 6, '{"lag":0,"responses":3,"partitions":[1,2]}')
+    (logs / "sum.jsonl").write_text(sum_alone)
+    lines = read_lines(spark, find_inputs([str(logs)]), root / "table").lines.persist()
+    answered = tables.build_answered(good_lines(lines, "fetch"), good_lines(lines, "empty"))
+    facts = tables.build_facts(answered.persist(), 10_000).persist()
+    return Versions(traffic, lines, answered, facts)
+
+
 @pytest.mark.parametrize("version", READ_VERSIONS)
 def test_one_traffic_has_the_same_tables_in_either_version(
-    spark: SparkSession, tmp_path: Path, version: int
+    versions: Versions, version: int
 ) -> None:
     """All that is summed of questions is what was asked; windows too, where they are multiples of the interval."""
-    traffic = write_log(tmp_path / "logs", "b7", rounds=600, version=version)
+    boot, facts = f"v{version}", versions.facts
+    traffic = versions.traffic[boot]
     assert bool(traffic.empties) == (version >= 2)
-    request = Request(find_inputs([str(tmp_path / "logs")]), tmp_path / "out", window_ms=10_000)
-    findings = run(spark, request, lambda _text: None)
     lines = traffic.fetches
-    assert_same([findings.total], recompute(lines, lambda line: 0), lambda row: 0)
+    total = versions.read(tables.hit_ratio(facts, "boot"), boot)
+    assert_same(total, recompute(lines, lambda line: 0), lambda row: 0)
+    windows = versions.read(tables.hit_ratio(facts, "boot", "windowMs"), boot)
     expected = recompute(lines, lambda line: line.response.ts // 10_000 * 10_000)
-    assert_same(findings.windows, expected, lambda row: row["windowMs"])
+    assert_same(windows, expected, lambda row: row["windowMs"])
+    partitions = versions.read(tables.hit_ratio(facts, "boot", "topic", "partition"), boot)
     expected = recompute(lines, lambda line: (name_of(line)[:8], line.partition))
-    assert_same(findings.partitions, expected, lambda row: (row["topic"][:8], row["partition"]))
-    assert_same(findings.lag_bands, recompute(lines, name_band), lambda row: row["band"])
-    assert sum(row["partitions"] for row in findings.latency) == sum(
-        line.bytes > 0 for line in lines
-    )
+    assert_same(partitions, expected, lambda row: (row["topic"][:8], row["partition"]))
+    bands = tables.lag_bands(versions.answered.where(F.col("boot") == boot)).collect()
+    rows = [row.asDict() for row in bands]
+    assert_same(rows, recompute(lines, name_band), lambda row: row["band"])
 
 
+def test_of_a_sum_alone_each_partition_has_its_share(versions: Versions) -> None:
+    """Consumers waited at the tail, and nothing came."""
+    (total,) = versions.read(tables.hit_ratio(versions.facts, "boot"), "b")
+    assert (total["partitions"], total["emptyPartitions"], total["hitRatioBytes"]) == (6, 6, None)
+    partitions = versions.read(tables.hit_ratio(versions.facts, "boot", "partition"), "b")
+    assert [row["partitions"] for row in partitions] == [3, 3]
+    (boot,) = versions.read(tables.boots(versions.lines), "b")
+    assert (boot["firstMs"], boot["lastMs"]) == (1763700000001, 1763700004000)
+
+
+@pytest.mark.long
 def test_a_log_of_sums_alone_is_audited(spark: SparkSession, tmp_path: Path) -> None:
     """Consumers waited at the tail, and nothing came."""
     (tmp_path / "a.jsonl").write_text(

@@ -206,11 +206,16 @@ def hash_of(key: ObjectKey) -> int:
     return (mixed ^ mixed >> 31) % HASH_RANGE
 
 
-def test_a_sample_of_one_object_in_a_hundred_is_near_the_whole() -> None:
-    """Ten thousand events of a million. S3-FIFO has few of them in its small queue; PLRU's order is of partitions, of
-    whose reads the sample has a hundredth.
+@pytest.mark.parametrize(
+    ("writes", "rate"),
+    [(25_000, 0.1), pytest.param(250_000, 0.01, marks=pytest.mark.long)],
+    ids=["one in ten", "one in a hundred"],
+)
+def test_a_sample_of_objects_is_near_the_whole(writes: int, rate: float) -> None:
+    """Ten thousand events of all. S3-FIFO has few of them in its small queue; PLRU's order is of partitions, of whose
+    reads the sample has but a part.
     """
-    large, rate, size = build_consumers(11), 0.01, (0, 60_000_000)
+    large, size = build_consumers(11, writes=writes), (0, 240 * writes)
     kept = [event for event in large if hash_of(event.key) < rate * HASH_RANGE]
     assert len(kept) == pytest.approx(rate * len(large), rel=0.1)
     whole = replay_all(Trace(large, 1.0), [size], lambda held_bytes: None)
