@@ -8,6 +8,7 @@ what it needs may be missing for the others.
 import importlib
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 COMMANDS: Final[dict[str, str]] = {
@@ -27,4 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    if sys.path[:1] == [str(Path(__file__).parent)]:
+        del sys.path[
+            0
+        ]  # spark-submit runs this file by its path: `profile` here would hide Python's own
     sys.exit(main())

@@ -75,12 +75,12 @@ def open_session(
     master: str | None, input_bytes: int = 0, settings: Mapping[str, str] | None = None
 ) -> SparkSession:
     """A quiet session. Under spark-submit its master and configuration hold, else `master` (None: this machine's
-    cores); `settings` are the user's and come last. NotReady: no Java fits.
+    cores); `settings` are the user's and come last. NotReady: no Java fits, or Spark does not start.
     """
     own: dict[str, bool | float | int | str | None] = {**(settings or {})}
     if is_submitted():
         return _fit(
-            SparkSession.builder.appName("forebay audit").config(map=own).getOrCreate(),
+            _start(SparkSession.builder.appName("forebay audit").config(map=own)),
             settings or {},
         )
     os.environ["JAVA_HOME"] = str(find_java().home)
@@ -99,7 +99,15 @@ def open_session(
             planned |= _TINY_INPUT_SETTINGS
     builder = SparkSession.builder.appName("forebay audit").master(master)
     builder = builder.config(map={key: planned[key] for key in planned if key not in chosen})
-    return _fit(builder.config(map=own).getOrCreate(), chosen, input_bytes)
+    return _fit(_start(builder.config(map=own)), chosen, input_bytes)
+
+
+def _start(builder: SparkSession.Builder) -> SparkSession:
+    """NotReady: the master cannot be reached, or Spark refuses a setting."""
+    try:
+        return builder.getOrCreate()
+    except SPARK_ERRORS as error:
+        raise NotReady(f"Spark did not start: {describe_spark_error(error)}") from error
 
 
 def is_submitted() -> bool:

@@ -126,7 +126,7 @@ def locked_jars(name: str, lock: str) -> Path:
 def fetch(name: str, jars: "Sequence[Jar]", staging: Path) -> Path:
     """Fetches and verifies the pinned jars; returns the directory below `staging` that holds them."""
     print(
-        f"fetching Kafka {name}: {len(jars)} jars, once for this user", file=sys.stderr, flush=True
+        f"fetching {len(jars)} jars of {name}, once for this user", file=sys.stderr, flush=True
     )
     wanted = "".join(jar.dependency for jar in jars)
     wrong = ["everything"]
@@ -136,7 +136,7 @@ def fetch(name: str, jars: "Sequence[Jar]", staging: Path) -> Path:
         if not wrong:
             return staging / "jars"
     raise FetchFailed(
-        f"Kafka {name}: missing or not the pinned bytes: {', '.join(wrong)}\n{said[-2000:]}"
+        f"jars of {name}: missing or not the pinned bytes: {', '.join(wrong)}\n{said[-2000:]}"
     )
 
 
