@@ -140,9 +140,9 @@ def counted(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Co
             (target / f"{number}.jsonl").write_bytes(text)
     last = scrapes[-1].number
     asked = [(variant, number) for variant in VARIANTS for number in (SCRAPED, last, last + 1)]
-    lines = read_lines(spark, find_inputs([str(directory / "logs")]), directory / "table").lines
-    answered = build_answered(good_lines(lines, "fetch"), good_lines(lines, "empty"))
-    marks = build_marks(build_sections(answered), good_lines(lines, "counters"))
+    read = read_lines(spark, find_inputs([str(directory / "logs")]), directory / "table").lines
+    answered = build_answered(good_lines(read, "fetch"), good_lines(read, "empty"))
+    marks = build_marks(build_sections(answered), good_lines(read, "counters"))
     return Counted(scrapes, files, read_boot_logs(marks, asked))
 
 
