@@ -8,7 +8,7 @@ ALONE = $(BIN)/pytest -q -m alone $$(git grep -l 'mark\.alone' -- tests)
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE  # tests start interpreters by the hundred: each would compile every module again
 
-.PHONY: help build demo lab bench shape growth test check lint types suite audit-runs restart-runs collect tidy unit e2e soak chaos matrix docs lock tools clean
+.PHONY: help build demo lab bench shape growth audit-bench test check lint types suite audit-runs restart-runs collect tidy unit e2e soak chaos matrix docs lock tools clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -38,6 +38,9 @@ shape: build tools ## the shapes of real clients: many partitions and connection
 growth: build tools ## how cost grows with bytes, requests, partitions and connections; writes bench/results/growth
 	$(BIN)/python -m bench.ladder.growth $(GROWTH)
 
+audit-bench: build ## what the audit costs by the lines that it reads, DuckDB beside it; writes bench/results/audit
+	$(BIN)/python -m bench.audit $(AUDIT)
+
 check: lint types ## format, lint, types, import contracts, generated documents
 
 lint: build
@@ -55,7 +58,7 @@ test: .venv/.ready ## everything that CI runs, in 12 minutes on two cores; WORKE
 suite: .venv/.ready
 	$(PYTEST) -m 'not alone and not long'
 
-audit-runs: build tools ## the audit on real brokers for minutes: planted faults, 20 looks under load, a killed follower
+audit-runs: build tools ## the audit for minutes: planted faults, looks under load, a killed follower, a Spark cluster and HDFS
 	$(BIN)/pytest -m long tests/spark_audit
 
 restart-runs: build tools ## a warm restart with a group 200 MB behind
