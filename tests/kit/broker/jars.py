@@ -125,9 +125,7 @@ def locked_jars(name: str, lock: str) -> Path:
 
 def fetch(name: str, jars: "Sequence[Jar]", staging: Path) -> Path:
     """Fetches and verifies the pinned jars; returns the directory below `staging` that holds them."""
-    print(
-        f"fetching {len(jars)} jars of {name}, once for this user", file=sys.stderr, flush=True
-    )
+    print(f"fetching {len(jars)} jars of {name}, once for this user", file=sys.stderr, flush=True)
     wanted = "".join(jar.dependency for jar in jars)
     wrong = ["everything"]
     for _ in range(ATTEMPTS):
