@@ -83,16 +83,17 @@ def wait_for_more(sidecar: Sidecar, before: float) -> float:
         time.sleep(0.02)
 
 
-def wait_for_counters(sidecar: Sidecar) -> None:
-    """Under load, until the log of the present process holds two lines of counters: a look that has one alone has
-    nothing to compare. Each scrape asks for one more.
+def wait_for_counters(sidecar: Sidecar, known: int) -> int:
+    """Under load, until the log of the present process holds more lines of counters than `known`; how many. A look that
+    has one alone has nothing to compare. Each scrape asks for one more, after new Fetches.
     """
     deadline = time.monotonic() + PATIENCE_S
     while True:
         boot = scan_counters(sidecar.admin("/metrics")).boot
         paths = sidecar.log_directory.glob(f"*-{boot}-*.jsonl")
-        if sum(path.read_bytes().count(b'"type":"counters"') for path in paths) >= 2:
-            return
+        count = sum(path.read_bytes().count(b'"type":"counters"') for path in paths)
+        if count > known:
+            return count
         assert time.monotonic() < deadline, "no counters are written"
         time.sleep(0.05)
 
@@ -129,15 +130,14 @@ def looks(
         loads = [Load(one.bootstrap, topic, f"group-{name}") for name, one in sidecars.items()]
         for load in loads:
             stack.callback(load.stop)
-        counted = dict.fromkeys(sidecars, 0.0)
+        counted, known = dict.fromkeys(sidecars, 0.0), dict.fromkeys(sidecars, 1)
         for number in range(LOOKS):
             if number == RESTART_AT:
                 assert sidecars["a"].stop() == 0
                 sidecars["a"].start()
-                counted["a"] = 0.0
+                counted["a"], known["a"] = 0.0, 1
             for name, sidecar in sidecars.items():
-                if number in (0, RESTART_AT):
-                    wait_for_counters(sidecar)
+                known[name] = wait_for_counters(sidecar, known[name])
                 counted[name] = wait_for_more(sidecar, counted[name])
                 scrapes.append(look(sidecar, number, name, directory / "logs"))
         for load in loads:
