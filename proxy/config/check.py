@@ -305,6 +305,19 @@ def _check_limits(config: Config, _: Memory) -> Iterator[Finding]:
         )
 
 
+def _check_isolation(config: Config, _: Memory) -> Iterator[Finding]:
+    isolation = config.isolation
+    for key, slots in (
+        ("dataSlots", isolation.data_slots),
+        ("controlSlots", isolation.control_slots),
+    ):
+        if slots.floor > slots.ceiling:
+            yield _problem(
+                f"isolation.{key}.floor: {slots.floor} is more than isolation.{key}.ceiling, "
+                f"{slots.ceiling}; lower it, or raise the ceiling"
+            )
+
+
 def _check_throttle(config: Config, _: Memory) -> Iterator[Finding]:
     throttle = config.throttle
     if throttle.floor_bytes > throttle.ceiling_bytes:
@@ -358,5 +371,6 @@ RULES: tuple[Callable[[Config, Memory], Iterator[Finding]], ...] = (
     _check_cache,
     _check_access_log,
     _check_limits,
+    _check_isolation,
     _check_throttle,
 )

@@ -1,11 +1,14 @@
 """docs/configuration.md agrees with the models."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from proxy.config.docs import PAGE, build_page, main
-from proxy.config.keys import KEYS, environment_name
+from proxy.config.keys import KEYS, environment_name, key_of
+from proxy.config.model import Config
+from proxy.config.section import Section
 
 ROOT = Path(__file__).parents[3]
 
@@ -30,6 +33,28 @@ def test_rows_show_defaults_and_limits_with_units() -> None:
     assert "| `100MiB` | 64KiB to" in page
     assert "| `json` | `json`, `text` |" in page
     assert "| unset | 16MiB to 4TiB |" in page
+
+
+def _values_of(section: Section, prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, object]]:
+    """Each key's environment variable and value."""
+    for attribute in type(section).model_fields:
+        value = getattr(section, attribute)
+        path = (*prefix, key_of(attribute))
+        if isinstance(value, Section):
+            yield from _values_of(value, path)
+        else:
+            yield environment_name(path), value
+
+
+def test_the_default_of_a_key_is_in_force_where_it_is_unset() -> None:
+    """Also of a section whose keys have other defaults than those of its like."""
+    listener = {"listen": "a:1", "upstream": "b:2"}
+    config = Config.model_validate({"listeners": [listener], "cache": {"size": "16MiB"}})
+    in_force = dict(_values_of(config))
+    keys = [key for key in KEYS if "[]" not in key.pattern and key.pattern != ("cache", "size")]
+    told = {environment_name(key.pattern): key.field.default for key in keys}
+    assert told == {name: in_force[name] for name in told}
+    assert told["FOREBAY_ISOLATION_CONTROL_SLOTS_FLOOR"] == 1000
 
 
 def test_stale_or_absent_page_is_reported_and_mended(
