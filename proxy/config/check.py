@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from proxy.config.memory import Memory, find_filesystem_bytes
-from proxy.config.model import Config, ListenerConfig
+from proxy.config.model import Config, ListenerConfig, UpstreamTls
 from proxy.config.units import MIB, Address, format_size, rough_size
 
 LARGEST_SECRET_BYTES = 64 * 1024
@@ -158,7 +158,7 @@ def _check_tls(config: Config, _: Memory) -> Iterator[Finding]:
             yield _problem(
                 f"{name}.tls: clientAuth `required` and clientCaFile go together; set both or neither"
             )
-        if not upstream.enabled and upstream.model_fields_set - {"enabled"}:
+        if not upstream.enabled and upstream != UpstreamTls():
             yield _problem(
                 f"{name}.upstreamTls.enabled: set it to true, or remove the keys beside it"
             )

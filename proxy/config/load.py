@@ -37,7 +37,7 @@ from proxy.config.memory import (
 )
 from proxy.config.model import Cache, Config
 from proxy.config.units import format_duration, format_size
-from proxy.config.yaml_file import ConfigError, read_yaml
+from proxy.config.yaml_file import ConfigError, format_scalar, read_yaml
 
 CACHE_SIZE: KeyPath = ("cache", "size")
 _LONGEST_ECHO = 80
@@ -143,14 +143,7 @@ def _describe(
                 _describe(item, (*here, index), sources, lines)
                 lines[start] = (f"{indent}  - {lines[start][0].strip()}", lines[start][1])
         else:
-            lines.append((f"{indent}{key}: {_scalar(value)}", sources.get(here, "default")))
-
-
-def _scalar(value: object) -> str:
-    if value is None or isinstance(value, bool | int):
-        return "null" if value is None else str(value).lower()
-    text = str(value)
-    return text if text and text.replace("/", "").isalnum() and not text.isdigit() else f'"{text}"'
+            lines.append((f"{indent}{key}: {format_scalar(value)}", sources.get(here, "default")))
 
 
 def _put(tree: dict[str, Any], setting: Setting) -> str | None:

@@ -1,6 +1,6 @@
-"""YAML reader: a file as plain values, with the line of each value.
+"""YAML: a file as plain values, with the line of each value; and a value as text for a file.
 
-Owns reading and its limits (bytes, depth, nodes). Must not know a key. Invariants:
+Owns reading, its limits (bytes, depth, nodes) and quoting. Must not know a key. Invariants:
 * a key that occurs twice in a mapping is refused, not overwritten.
 * no tag builds an object.
 * the limits refuse an alias that contains itself or multiplies without end.
@@ -9,6 +9,7 @@ PyYAML is imported when a file is read: a worker reads none until a reload.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ MAX_FILE_BYTES = 1 << 20
 MAX_DEPTH = 16
 MAX_NODES = 20_000
 _MERGE = "tag:yaml.org,2002:merge"
+_TEXT = "tag:yaml.org,2002:str"
+_PLAIN = re.compile(r"/?[A-Za-z][A-Za-z0-9/]*|[0-9]+[A-Za-z]+")
 
 YamlPath = tuple[str | int, ...]
 
@@ -76,6 +79,24 @@ def parse_yaml(data: bytes, name: str) -> tuple[dict[str, Any], dict[YamlPath, s
         return loader.construct_document(node), places
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise ConfigError([_explain(error, name)]) from None
+
+
+def format_scalar(value: object) -> str:
+    """The text of a value on one line: quoted where a reader of YAML 1.1 or 1.2 would take it for
+    anything but this text.
+    """
+    import yaml
+
+    if value is None or isinstance(value, bool | int | float):
+        return "null" if value is None else str(value).lower()
+    text = str(value)
+    kind = yaml.SafeLoader("").resolve(yaml.ScalarNode, text, (True, False))
+    if kind == _TEXT and _PLAIN.fullmatch(text):
+        return text
+    quoted: str = yaml.safe_dump(
+        text, default_style='"', allow_unicode=True, width=float("inf")
+    ).rstrip("\n")
+    return quoted
 
 
 def _walk(node: yaml.Node, path: YamlPath) -> Iterator[tuple[YamlPath, yaml.Node, bool]]:

@@ -207,6 +207,37 @@ def test_description_loads_to_the_same_config(
     assert lines["holeWait"] == "default"
 
 
+ODD_TEXTS = [
+    "on",
+    "null",
+    "1.5",
+    "0x1F",
+    "1e3",
+    'say "yes"',
+    "back\\slash*",
+    "tab\t",
+    "\u00e9\u2028",
+    "# no",
+]
+
+
+@pytest.mark.parametrize("mode", ["serve", "observe", "off"])
+def test_what_check_prints_is_a_file_of_the_same_configuration(tmp_path: Path, mode: str) -> None:
+    """Explicit defaults, words that YAML reads otherwise, quotes and line ends included."""
+    quotas = [{"pattern": text, "inFlight": "1MiB"} for text in ODD_TEXTS]
+    tree = {
+        "listeners": [{"name": "no", "listen": "127.0.0.1:0", "upstream": "127.0.0.1:9092"}],
+        "cache": {"mode": mode, "size": 16 * MIB + 1, "directory": "", "verifyRatio": 0.00001},
+        "throttle": {"disks": [{"device": "1"}], "weights": [{"clientId": "*", "weight": 2}]},
+        "isolation": {"topicQuotas": quotas},
+    }
+    loaded = load_text(tmp_path, yaml.safe_dump(tree))
+    printed = describe(loaded)
+    assert load_text(tmp_path, printed).config == loaded.config
+    assert yaml.safe_load(printed)["cache"]["mode"] == mode, "also by a reader that knows YAML 1.1"
+    assert yaml.safe_load(printed)["throttle"]["target"] == 0.6
+
+
 def test_settings_come_in_the_order_of_their_indexes() -> None:
     environ = {f"FOREBAY_LISTENERS_{index}_NAME": "n" for index in (10, 2, 0)}
     settings, problems = scan_environment(environ)
