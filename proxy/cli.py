@@ -188,6 +188,7 @@ def run_serve(options: argparse.Namespace) -> int:
     if loaded is None:
         return USAGE
     with contextlib.closing(_open_log(loaded.config)):
+        _logger.info("starting Forebay %s", find_version())
         for choice in loaded.choices:
             _logger.info(choice)
         for warning in loaded.warnings:
