@@ -54,7 +54,7 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
         Metric(
             "forebay_build_info",
             "gauge",
-            "Always 1; the labels name the build",
+            "Always 1; the labels name the build. `commit_id` is empty where it runs from a work tree",
             ("version", "commit_id"),
         ),
         Metric(

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from proxy.admin import log
+from proxy.build_info import find_commit, find_version
 from proxy.config.load import Loaded, Setting, describe, load
 from proxy.config.memory import find_memory
 from proxy.config.yaml_file import ConfigError
@@ -120,7 +121,8 @@ def build_parser() -> argparse.ArgumentParser:
         epilog=_HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"forebay {find_version()}")
+    commit = f" ({find_commit()})" if find_commit() else ""
+    parser.add_argument("--version", action="version", version=f"forebay {find_version()}{commit}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_serve(commands)
     config = commands.add_parser("config", help="look at a configuration without starting")
@@ -334,12 +336,3 @@ def _settings(options: argparse.Namespace) -> list[Setting]:
 
 def _destination(path: KeyPath) -> str:
     return "_".join(map(str, path))
-
-
-def find_version() -> str:
-    """The installed version; "0" if Forebay is not installed."""
-    import importlib.metadata
-
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        return importlib.metadata.version("forebay")
-    return "0"

@@ -14,6 +14,7 @@ from metrics.catalog import LABEL_VALUES
 from metrics.collector import Sample
 from protocol.api import APIS
 from proxy.admin.http import RESERVED
+from proxy.build_info import find_commit
 from proxy.replica_fetcher.topic_metadata import TOPICS_LIMIT
 from proxy.replica_fetcher.verifier import QUEUE_SAMPLES
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from proxy.net.own_connections import OwnConnections
     from throttle.disks import DiskLimit
 
-COMMIT_UNKNOWN = ""
 QUEUE_GAUGES = (
     "slots",
     "slots_floor",
@@ -90,7 +90,7 @@ def collect(process: Process) -> Iterator[Sample]:
     """All samples of this moment. Flushes the pipeline's deferred counts first."""
     broker = process.broker
     broker.pipeline_counts.settle(broker.counters)
-    yield Sample("forebay_build_info", (broker.version, COMMIT_UNKNOWN), 1)
+    yield Sample("forebay_build_info", (broker.version, find_commit()), 1)
     yield Sample("forebay_boot_info", (process.boot,), 1)
     yield Sample("forebay_ready", (), int(process.readiness.check()[0]))
     yield Sample("forebay_fallback", (), 0)

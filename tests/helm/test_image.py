@@ -15,6 +15,7 @@ import pytest
 
 from tests.test_imports import PACKAGES, ROOT, modules
 
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
 COPIED = re.compile(r"^COPY (?!--from)(.+) \S+$", re.MULTILINE)
 STRANGERS = """
 import importlib, sys
@@ -50,7 +51,12 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "--no-index",
     ]
     subprocess.run(
-        [*pip, "--target", target, source], check=True, capture_output=True, text=True, timeout=170
+        [*pip, "--target", target, source],
+        env={**os.environ, "SOURCE_COMMIT": COMMIT},
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=170,
     )
     return target
 
@@ -80,3 +86,13 @@ def test_it_reads_a_configuration(installed: Path) -> None:
     config.write_text('listeners: [{listen: "127.0.0.1:9092", upstream: "127.0.0.1:9093"}]\n')
     done = run(installed, "-m", "proxy", "config", "check", str(config))
     assert done.returncode == 0, done.stderr
+
+
+def test_it_knows_its_commit(installed: Path) -> None:
+    """What the Containerfile hands to the build; pip's copy of the sources has no history."""
+    text = (ROOT / "helm/image/Containerfile").read_text()
+    assert "\nARG COMMIT=\n" in text and "SOURCE_COMMIT=$COMMIT" in text
+    done = run(installed, "-m", "proxy", "--version")
+    assert done.stdout == f"forebay 0.1.0 ({COMMIT})\n"
+    program = "from proxy.build_info import find_commit; print(find_commit())"
+    assert run(installed, "-c", program).stdout == f"{COMMIT}\n"

@@ -17,7 +17,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from metrics.catalog import CATALOG
-from proxy.cli import find_version
+from proxy.build_info import find_version
 from proxy.sockets import Sockets
 from proxy.supervisor.figures import REASONS
 from proxy.supervisor.run import FAILED, OK, Supervisor, find_exit_code
