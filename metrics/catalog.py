@@ -522,7 +522,7 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             ("queue",),
         ),
         Metric(
-            "forebay_isolation_canceled_total",
+            "forebay_isolation_cancelled_total",
             "counter",
             "Waiting requests whose client left",
             ("queue",),

@@ -247,7 +247,7 @@ def _isolation(broker: Broker) -> Iterator[Sample]:
         name = queue_name(number)
         for gauge in QUEUE_GAUGES:
             yield Sample(f"forebay_isolation_{gauge}", (name,), state[gauge])
-        for total in ("admitted", "refused", "expired", "canceled", "released"):
+        for total in ("admitted", "refused", "expired", "cancelled", "released"):
             yield Sample(f"forebay_isolation_{total}_total", (name,), state[total])
     yield Sample("forebay_processor_slowdown", (), broker.scheduler.processor_wait.slowdown)
     yield Sample("forebay_isolation_topics_hanging", (), health["hanging"])

@@ -22,6 +22,12 @@ def test_names_follow_the_conventions(metric: Metric) -> None:
     assert not {"topic", "client", "client_id", "partition", "offset"} & set(metric.labels)
 
 
+def test_a_word_is_spelled_one_way() -> None:
+    """As asyncio spells it: `cancelled`."""
+    spelled = {word for name in CATALOG for word in re.findall(r"cancell?ed", name)}
+    assert spelled == {"cancelled"}
+
+
 def test_every_reason_has_a_meaning_and_no_other() -> None:
     assert tuple(REASON_MEANING) == RESULT_REASONS
 
