@@ -1,7 +1,7 @@
-"""Which build of Forebay this is.
+"""Which build of Forebay this is, and what the audit needs beside it.
 
-Owns the version and the commit. Must not know who shows them. The commit lies in a file that the build of a wheel
-writes (blockcache/hatch_build.py); a work tree has none.
+Owns the version, the commit and the names of packages. Must not know who shows them. The commit lies in a file that
+the build of a wheel writes (blockcache/hatch_build.py); a work tree has none.
 """
 
 import contextlib
@@ -26,3 +26,21 @@ def find_version() -> str:
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version("forebay")
     return "0"
+
+
+def find_audit_packages() -> list[str]:
+    """The packages of the extra `audit`, as pip takes them: `pyspark>=4.0`. Without versions if Forebay is not
+    installed.
+    """
+    import importlib.metadata
+
+    required: list[str] = []
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        required = importlib.metadata.requires("forebay") or []
+    packages = [one.partition(";") for one in required]
+    return [name.strip() for name, _, marker in packages if "audit" in marker] or [
+        "pyspark",
+        "numpy",
+        "pandas",
+        "pyarrow",
+    ]

@@ -17,13 +17,14 @@ import gc
 import importlib
 import logging
 import os
+import shlex
 import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from proxy.admin import log
-from proxy.build_info import find_commit, find_version
+from proxy.build_info import find_audit_packages, find_commit, find_version
 from proxy.config.load import Loaded, Setting, describe, load
 from proxy.config.memory import find_memory
 from proxy.config.yaml_file import ConfigError
@@ -304,7 +305,8 @@ def run_audit(arguments: Sequence[str]) -> int:
         if (error.name or "").partition(".")[0] not in ("pyspark", "py4j"):
             raise
         print(
-            f"forebay audit: {error.name} is missing; install it with: pip install 'forebay[audit]'",
+            f"forebay audit: {error.name} is missing; install what the audit needs beside Forebay:"
+            f" {shlex.join([sys.executable, '-m', 'pip', 'install', *find_audit_packages()])}",
             file=sys.stderr,
         )
         return USAGE
