@@ -1,14 +1,18 @@
 """docs/configuration.md agrees with the models."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from blockcache.cache import BlockCache
+from blockcache.sections import plan_sections
 from proxy.config.docs import PAGE, build_page, main
 from proxy.config.keys import KEYS, environment_name, key_of
 from proxy.config.model import Config
 from proxy.config.section import Section
+from proxy.config.units import GIB, KIB, MIB
 
 ROOT = Path(__file__).parents[3]
 
@@ -55,6 +59,19 @@ def test_the_default_of_a_key_is_in_force_where_it_is_unset() -> None:
     told = {environment_name(key.pattern): key.field.default for key in keys}
     assert told == {name: in_force[name] for name in told}
     assert told["FOREBAY_ISOLATION_CONTROL_SLOTS_FLOOR"] == 1000
+
+
+def test_the_page_tells_how_many_partitions_a_cache_holds() -> None:
+    """The table of partitions is a share of the arena."""
+    (told,) = [line for line in build_page().splitlines() if line.startswith("| `size`")]
+    found = re.search(r"One partition is cached for each (\d+) KiB of it, (\d+) at most", told)
+    assert found is not None
+    share_bytes, most = int(found[1]) * KIB, int(found[2])
+    cache = BlockCache(16 * MIB)
+    assert cache.statistics().partitions_max == 16 * MIB // share_bytes
+    cache.close()
+    for size_bytes in (16 * MIB, 64 * MIB, most * share_bytes, most * share_bytes * 2, 4096 * GIB):
+        assert plan_sections(size_bytes)["partitions_max"] == min(size_bytes // share_bytes, most)
 
 
 def test_stale_or_absent_page_is_reported_and_mended(
