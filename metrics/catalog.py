@@ -570,6 +570,19 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
         ),
         Metric("forebay_active_connections", "gauge", "Client connections open now"),
         Metric(
+            "forebay_listener_connections",
+            "gauge",
+            "Client connections open now, by the `name` of their listener",
+            ("listener",),
+        ),
+        Metric(
+            "forebay_listener_accepted_total",
+            "counter",
+            "Client connections accepted, by the `name` of their listener; without those whose TLS"
+            " handshake failed",
+            ("listener",),
+        ),
+        Metric(
             "forebay_connection_errors_total",
             "counter",
             "Client connections that ended by an error",

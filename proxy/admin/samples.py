@@ -263,6 +263,9 @@ def _connections(process: Process) -> Iterator[Sample]:
     clients, upstream, faults = counters.clients, counters.upstream, counters.faults
     yield Sample("forebay_connections_total", (), clients.connections)
     yield Sample("forebay_active_connections", (), clients.active_connections)
+    for one in process.listeners:
+        yield Sample("forebay_listener_connections", (one.name,), len(one.links))
+        yield Sample("forebay_listener_accepted_total", (one.name,), one.accepted)
     yield Sample("forebay_connection_errors_total", (), clients.connection_errors)
     for cause, ended in list(clients.disconnects.items()):
         yield Sample("forebay_disconnects_total", (cause,), ended)
