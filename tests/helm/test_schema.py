@@ -82,6 +82,7 @@ def test_every_default_has_its_schema_and_every_key_its_default() -> None:
         ({"extraEnv": {"TZ": "UTC"}}, "got object, want array"),
         ({"broker": {"replicas": 2}}, "must be one of 1, 3, 5"),
         ({"broker": {"clusterId": "short"}}, "does not match pattern"),
+        ({"image": {"tag": 1.1}}, "at '/image/tag': got number"),
         ({"image": {"digest": "sha256:abc"}}, "does not match pattern"),
     ],
 )

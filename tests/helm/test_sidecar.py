@@ -247,3 +247,22 @@ def test_memory_at_its_bound(spare_bytes: int, fits: bool) -> None:
     else:
         with pytest.raises(helm_python.HelmError, match=r"resources\.memory .* is too little"):
             render_sidecar(values)
+
+
+@pytest.mark.parametrize(
+    ("tag", "written"),
+    [
+        (None, "0.1.0"),
+        ("", "0.1.0"),
+        ("1", "1"),
+        (1, "1"),
+        (20260101, "20260101"),
+        ("1.10", "1.10"),
+    ],
+)
+def test_a_tag_may_look_like_a_number(tag: str | int | None, written: str) -> None:
+    """`--set image.tag=1` gives Helm an integer."""
+    values = {"image": {"tag": tag}, "broker": {"image": {"tag": tag or written}}}
+    pod = render(values).one("StatefulSet")["spec"]["template"]["spec"]
+    assert pod["initContainers"][0]["image"] == f"forebay:{written}"
+    assert pod["containers"][0]["image"] == f"apache/kafka:{written}"

@@ -74,7 +74,14 @@ Invariants: a native sidecar (restartPolicy Always), so that it is up before the
 {{- if .Values.image.digest }}
 {{- printf "%s@%s" .Values.image.repository .Values.image.digest }}
 {{- else }}
-{{- printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) }}
+{{- printf "%s:%s" .Values.image.repository (include "forebay.tag" .Values.image.tag | default .Chart.AppVersion) }}
+{{- end }}
+{{- end }}
+
+{{/* A tag as text: `--set image.tag=1` gives a number, and numbers of seven digits would be written with an exponent. */}}
+{{- define "forebay.tag" -}}
+{{- if not (kindIs "invalid" .) }}
+{{- kindIs "string" . | ternary . (int64 . | toString) }}
 {{- end }}
 {{- end }}
 
