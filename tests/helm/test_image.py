@@ -6,6 +6,7 @@ each of the product's modules must come from the installed wheel.
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helm.chart import render
 from tests.test_imports import PACKAGES, ROOT, modules
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -96,3 +98,22 @@ def test_it_knows_its_commit(installed: Path) -> None:
     assert done.stdout == f"forebay 0.1.0 ({COMMIT})\n"
     program = "from proxy.build_info import find_commit; print(find_commit())"
     assert run(installed, "-c", program).stdout == f"{COMMIT}\n"
+
+
+def test_the_image_that_the_readme_builds_is_the_one_that_a_node_pulls() -> None:
+    """A name without a registry is localhost/NAME to buildah, and docker.io/library/NAME to a node."""
+    text = (ROOT / "helm/forebay/README.md").read_text()
+    commands = [shlex.split(line) for line in text.splitlines() if line.startswith("    ")]
+    (build,) = [command for command in commands if command[:2] == ["buildah", "build"]]
+    (push,) = [command for command in commands if command[:2] == ["buildah", "push"]]
+    (install,) = [command for command in commands if command[:2] == ["helm", "install"]]
+    built = build[build.index("-t") + 1]
+    registry, _, rest = built.partition("/")
+    assert rest and "." in registry, "the registry is named"
+    assert push[2:] == [built]
+    key, _, repository = install[install.index("--set") + 1].partition("=")
+    assert key == "image.repository"
+    pod = render({"image": {"repository": repository}}).one("StatefulSet")["spec"]["template"][
+        "spec"
+    ]
+    assert pod["initContainers"][0]["image"] == built
