@@ -97,6 +97,12 @@ def test_refuses(values: Object, says: str) -> None:
     [
         ({"config": {"cache": {"size": "lots"}}}, '"lots" is not a size'),
         ({"config": {"shutdown": {"gracePeriod": "25"}}}, '"25" is not a duration'),
+        (
+            {"accessLogVolume": {"persistentVolumeClaim": {"claimName": "logs"}}},
+            "all brokers would share one claim",
+        ),
+        ({"accessLogVolume": {"emptyDir": {}}, "accessLogClaim": {"size": "9Gi"}}, "set one"),
+        ({"accessLogClaim": {"size": "1Gi"}}, "keepSize and two files more are 1152Mi"),
         ({"config": {"admin": {"listen": "127.0.0.1:9190"}}}, "must not be the loopback"),
         ({"config": {"admin": {"listen": None}}}, "must not be the loopback"),
         ({"config": {"admin": {"listen": "[::1]:9190"}}}, "must not be the loopback"),
