@@ -177,7 +177,8 @@ def lock_file(path: Path) -> int:
         except BlockingIOError:
             os.close(fd)
             raise ArenaInUse(
-                f"arena file {path} is in use by another process; give each its own path"
+                f"arena file {path} is in use by another process, as by a Forebay whose first listener has "
+                "the same port at another address; give each a cache.directory of its own"
             ) from None
         os.close(fd)
 

@@ -1,4 +1,4 @@
-"""Hatchling's build hook: puts the extensions into the wheel; an editable install builds them in place.
+"""Hatchling's build hook: puts the extensions and the commit into the wheel; an editable install builds in place.
 
 Must not know how they are compiled (`_build.py`). It is loaded by path, before the package can be imported.
 """
@@ -6,6 +6,9 @@ Must not know how they are compiled (`_build.py`). It is loaded by path, before 
 from __future__ import annotations
 
 import importlib.util
+import os
+import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -32,3 +35,36 @@ class ExtensionBuildHook(BuildHookInterface[Any]):
         if version != "editable":
             for path in built:
                 build_data["force_include"][str(path)] = path.relative_to(self.root).as_posix()
+            self._scratch = tempfile.TemporaryDirectory(prefix="forebay-build-")
+            commit = Path(self._scratch.name) / "commit.txt"
+            commit.write_text(find_commit(Path(self.root)))
+            build_data["force_include"][str(commit)] = "proxy/commit.txt"
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """The wheel is written: remove what was only for it."""
+        if self.target_name == "wheel" and version != "editable":
+            self._scratch.cleanup()
+
+
+def find_commit(root: Path) -> str:
+    """The commit of the sources: SOURCE_COMMIT of the environment, which builds outside of a clone set; else that of
+    the clone at `root`; else "". Followed by "-dirty" if a file of the clone was changed.
+    """
+    if given := os.environ.get("SOURCE_COMMIT", ""):
+        return given
+    if not (root / ".git").exists():
+        return ""
+    command = [
+        "git",
+        "-C",
+        str(root),
+        "describe",
+        "--always",
+        "--dirty",
+        "--abbrev=40",
+        "--exclude=*",
+    ]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""

@@ -63,7 +63,7 @@ class Queue(Generic[T]):
         "answered_at_s",
         "book",
         "calm_until_s",
-        "canceled",
+        "cancelled",
         "expired",
         "floor",
         "in_use",
@@ -94,7 +94,7 @@ class Queue(Generic[T]):
         self.refusable: OrderedDict[T, float] = OrderedDict()
         self.waiting_bytes = 0
         self.lingering = dict.fromkeys(Waits, 0)
-        self.admitted = self.refused = self.expired = self.canceled = self.released = 0
+        self.admitted = self.refused = self.expired = self.cancelled = self.released = 0
 
     def slots_at(self, now_s: float) -> int:
         """By the limit, which also looks at how long two of them have been unanswered: one may be of a partition
@@ -335,11 +335,11 @@ class Queues(Generic[T]):
         """
         line = self._queues[item.queue]
         if item.state is ADMITTED:
-            line.canceled += 1
+            line.cancelled += 1
             return self.finished(item, now_s, None)
         if item.state is WAITING:
             self._leave(line, item, DONE)
-            line.canceled += 1
+            line.cancelled += 1
             return self.admit_waiting(line, now_s)
         item.state = DONE
         return []
@@ -416,7 +416,7 @@ class Queues(Generic[T]):
                 "admitted": line.admitted,
                 "refused": line.refused,
                 "expired": line.expired,
-                "canceled": line.canceled,
+                "cancelled": line.cancelled,
                 "released": line.released,
             }
             for index, line in self._queues.items()

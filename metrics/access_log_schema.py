@@ -99,7 +99,11 @@ REASON_MEANING: Final[dict[tuple[str, str], str]] = {
         "version",
     ): "Forebay does not read the Fetch: other version, a value that brokers refuse, or "
     "more than `limits.requestPartitions`",
-    ("pass", "disabled"): "the cache is switched off for the topic or the listener",
+    (
+        "pass",
+        "disabled",
+    ): "memory serves nobody on the listener: `cache.mode` is off, or its clients share one identity "
+    "(`listeners[].allowSharedIdentity`)",
     (
         "pass",
         "observe",

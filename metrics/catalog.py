@@ -54,7 +54,7 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
         Metric(
             "forebay_build_info",
             "gauge",
-            "Always 1; the labels name the build",
+            "Always 1; the labels name the build. `commit_id` is empty where it runs from a work tree",
             ("version", "commit_id"),
         ),
         Metric(
@@ -522,7 +522,7 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             ("queue",),
         ),
         Metric(
-            "forebay_isolation_canceled_total",
+            "forebay_isolation_cancelled_total",
             "counter",
             "Waiting requests whose client left",
             ("queue",),
@@ -569,6 +569,19 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "Client connections accepted; active = total - errors - disconnects",
         ),
         Metric("forebay_active_connections", "gauge", "Client connections open now"),
+        Metric(
+            "forebay_listener_connections",
+            "gauge",
+            "Client connections open now, by the `name` of their listener",
+            ("listener",),
+        ),
+        Metric(
+            "forebay_listener_accepted_total",
+            "counter",
+            "Client connections accepted, by the `name` of their listener; without those whose TLS"
+            " handshake failed",
+            ("listener",),
+        ),
         Metric(
             "forebay_connection_errors_total",
             "counter",

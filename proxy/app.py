@@ -304,7 +304,7 @@ async def serve(
         freeze_what_stands()
         loop.add_signal_handler(signal.SIGUSR2, end_for_successor, stopping, has_successor)
         heartbeat.become_ready()
-        log.info("started", extra={"boot": forebay.boot})
+        log.info("started", extra=describe_start(forebay))
         await stopping.wait()
         log.info("stopping: answering what is in flight")
     finally:
@@ -319,6 +319,17 @@ def end_for_successor(stopping: asyncio.Event, has_successor: asyncio.Event) -> 
     """SIGUSR2: another worker accepts clients, so that this one ends."""
     has_successor.set()
     stopping.set()
+
+
+def describe_start(forebay: Forebay) -> dict[str, object]:
+    """The fields of the line that says that a worker has started."""
+    cache = forebay.config.cache
+    return {
+        "boot": forebay.boot,
+        "version": forebay.broker.version,
+        "cacheMode": cache.mode,
+        "cacheBytes": cache.size_bytes,
+    }
 
 
 def freeze_what_stands() -> None:

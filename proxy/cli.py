@@ -17,12 +17,14 @@ import gc
 import importlib
 import logging
 import os
+import shlex
 import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from proxy.admin import log
+from proxy.build_info import find_audit_packages, find_commit, find_version
 from proxy.config.load import Loaded, Setting, describe, load
 from proxy.config.memory import find_memory
 from proxy.config.yaml_file import ConfigError
@@ -120,7 +122,8 @@ def build_parser() -> argparse.ArgumentParser:
         epilog=_HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"forebay {find_version()}")
+    commit = f" ({find_commit()})" if find_commit() else ""
+    parser.add_argument("--version", action="version", version=f"forebay {find_version()}{commit}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_serve(commands)
     config = commands.add_parser("config", help="look at a configuration without starting")
@@ -188,6 +191,7 @@ def run_serve(options: argparse.Namespace) -> int:
     if loaded is None:
         return USAGE
     with contextlib.closing(_open_log(loaded.config)):
+        _logger.info("starting Forebay %s", find_version())
         for choice in loaded.choices:
             _logger.info(choice)
         for warning in loaded.warnings:
@@ -301,7 +305,8 @@ def run_audit(arguments: Sequence[str]) -> int:
         if (error.name or "").partition(".")[0] not in ("pyspark", "py4j"):
             raise
         print(
-            f"forebay audit: {error.name} is missing; install it with: pip install 'forebay[audit]'",
+            f"forebay audit: {error.name} is missing; install what the audit needs beside Forebay:"
+            f" {shlex.join([sys.executable, '-m', 'pip', 'install', *find_audit_packages()])}",
             file=sys.stderr,
         )
         return USAGE
@@ -333,12 +338,3 @@ def _settings(options: argparse.Namespace) -> list[Setting]:
 
 def _destination(path: KeyPath) -> str:
     return "_".join(map(str, path))
-
-
-def find_version() -> str:
-    """The installed version; "0" if Forebay is not installed."""
-    import importlib.metadata
-
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        return importlib.metadata.version("forebay")
-    return "0"

@@ -131,8 +131,8 @@ class _SampledDisk:
 
 
 class Throttle:
-    """`disks` are the names that misses may be of; others are never delayed. `limits`: what the configuration names
-    of them, by disk.
+    """`disks` are the names that misses may be of, beside those of `add_disk`; others are never delayed. `limits`: what
+    the configuration names of them, by disk.
     """
 
     def __init__(
@@ -148,11 +148,16 @@ class Throttle:
         }
         self._queue = DelayedQueue(rules.queue, now_s)
 
+    def add_disk(self, name: str, limit: DiskLimit, now_s: float) -> None:
+        """One more disk that misses may be of; one that is there already stays as it is."""
+        if name not in self._disks:
+            self._disks[name] = _SampledDisk(self._rules, limit, now_s)
+
     def observe(
         self, name: str, counters: DiskCounters | None, pressure: Pressure | None, now_s: float
     ) -> DiskSample | None:
         """A look at a disk; `counters` None if it was not found. Call `advance` after it. KeyError: no such
-        disk was named at construction.
+        disk was named.
         """
         disk = self._disks[name]
         if counters is None:
@@ -225,7 +230,7 @@ class Throttle:
         return max(now_s, min([due_s, *stale_s]))
 
     def statistics(self) -> ThrottleStatistics:
-        """Counts and states of every disk named at construction; copies."""
+        """Counts and states of every disk that was named; copies."""
         queue = self._queue.statistics()
         disks = {
             name: DiskStatistics(

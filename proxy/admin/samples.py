@@ -14,6 +14,7 @@ from metrics.catalog import LABEL_VALUES
 from metrics.collector import Sample
 from protocol.api import APIS
 from proxy.admin.http import RESERVED
+from proxy.build_info import find_commit
 from proxy.replica_fetcher.topic_metadata import TOPICS_LIMIT
 from proxy.replica_fetcher.verifier import QUEUE_SAMPLES
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from proxy.net.own_connections import OwnConnections
     from throttle.disks import DiskLimit
 
-COMMIT_UNKNOWN = ""
 QUEUE_GAUGES = (
     "slots",
     "slots_floor",
@@ -90,7 +90,7 @@ def collect(process: Process) -> Iterator[Sample]:
     """All samples of this moment. Flushes the pipeline's deferred counts first."""
     broker = process.broker
     broker.pipeline_counts.settle(broker.counters)
-    yield Sample("forebay_build_info", (broker.version, COMMIT_UNKNOWN), 1)
+    yield Sample("forebay_build_info", (broker.version, find_commit()), 1)
     yield Sample("forebay_boot_info", (process.boot,), 1)
     yield Sample("forebay_ready", (), int(process.readiness.check()[0]))
     yield Sample("forebay_fallback", (), 0)
@@ -247,7 +247,7 @@ def _isolation(broker: Broker) -> Iterator[Sample]:
         name = queue_name(number)
         for gauge in QUEUE_GAUGES:
             yield Sample(f"forebay_isolation_{gauge}", (name,), state[gauge])
-        for total in ("admitted", "refused", "expired", "canceled", "released"):
+        for total in ("admitted", "refused", "expired", "cancelled", "released"):
             yield Sample(f"forebay_isolation_{total}_total", (name,), state[total])
     yield Sample("forebay_processor_slowdown", (), broker.scheduler.processor_wait.slowdown)
     yield Sample("forebay_isolation_topics_hanging", (), health["hanging"])
@@ -263,6 +263,9 @@ def _connections(process: Process) -> Iterator[Sample]:
     clients, upstream, faults = counters.clients, counters.upstream, counters.faults
     yield Sample("forebay_connections_total", (), clients.connections)
     yield Sample("forebay_active_connections", (), clients.active_connections)
+    for one in process.listeners:
+        yield Sample("forebay_listener_connections", (one.name,), len(one.links))
+        yield Sample("forebay_listener_accepted_total", (one.name,), one.accepted)
     yield Sample("forebay_connection_errors_total", (), clients.connection_errors)
     for cause, ended in list(clients.disconnects.items()):
         yield Sample("forebay_disconnects_total", (cause,), ended)

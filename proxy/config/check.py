@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from proxy.config.memory import Memory, find_filesystem_bytes
-from proxy.config.model import Config, ListenerConfig
+from proxy.config.model import Config, ListenerConfig, UpstreamTls
 from proxy.config.units import MIB, Address, format_size, rough_size
 
 LARGEST_SECRET_BYTES = 64 * 1024
@@ -158,7 +158,7 @@ def _check_tls(config: Config, _: Memory) -> Iterator[Finding]:
             yield _problem(
                 f"{name}.tls: clientAuth `required` and clientCaFile go together; set both or neither"
             )
-        if not upstream.enabled and upstream.model_fields_set - {"enabled"}:
+        if not upstream.enabled and upstream != UpstreamTls():
             yield _problem(
                 f"{name}.upstreamTls.enabled: set it to true, or remove the keys beside it"
             )
@@ -305,6 +305,19 @@ def _check_limits(config: Config, _: Memory) -> Iterator[Finding]:
         )
 
 
+def _check_isolation(config: Config, _: Memory) -> Iterator[Finding]:
+    isolation = config.isolation
+    for key, slots in (
+        ("dataSlots", isolation.data_slots),
+        ("controlSlots", isolation.control_slots),
+    ):
+        if slots.floor > slots.ceiling:
+            yield _problem(
+                f"isolation.{key}.floor: {slots.floor} is more than isolation.{key}.ceiling, "
+                f"{slots.ceiling}; lower it, or raise the ceiling"
+            )
+
+
 def _check_throttle(config: Config, _: Memory) -> Iterator[Finding]:
     throttle = config.throttle
     if throttle.floor_bytes > throttle.ceiling_bytes:
@@ -358,5 +371,6 @@ RULES: tuple[Callable[[Config, Memory], Iterator[Finding]], ...] = (
     _check_cache,
     _check_access_log,
     _check_limits,
+    _check_isolation,
     _check_throttle,
 )

@@ -32,7 +32,15 @@ class Slots(Section):
     ceiling: Count = Field(default=64, ge=1, le=10_000, description="Greatest number of slots.")
 
 
-def build_limit(slots: Slots, peers: Peers | None = None) -> Limit:
+class ControlSlots(Section):
+    """Slots of the control queue; as `isolation.dataSlots`, with other defaults: a fixed number."""
+
+    floor: Count = Field(default=1000, ge=1, le=10_000, description="Least number of slots.")
+    initial: Count = Field(default=1000, ge=1, le=10_000, description="Number of slots at start.")
+    ceiling: Count = Field(default=1000, ge=1, le=10_000, description="Greatest number of slots.")
+
+
+def build_limit(slots: Slots | ControlSlots, peers: Peers | None = None) -> Limit:
     """The limit of a queue's slots: adaptive between floor and ceiling, fixed if they are equal.
     `initial` is clamped to that range. `peers`: what the limits toward one broker share; None: nothing.
     """
@@ -106,9 +114,8 @@ class Isolation(Section):
         "requests are then refused at once until a probe is answered.",
     )
     data_slots: Slots = Field(default_factory=Slots, description="Slots of each data queue.")
-    control_slots: Slots = Field(
-        default_factory=lambda: Slots(floor=1000, initial=1000, ceiling=1000),
-        description="Slots of the control queue.",
+    control_slots: ControlSlots = Field(
+        default_factory=ControlSlots, description="Slots of the control queue."
     )
     topic_quotas: tuple[QuotaConfig, ...] = Field(
         default=(), max_length=256, description="Limits of topics, by name pattern."

@@ -37,7 +37,7 @@ from proxy.config.memory import (
 )
 from proxy.config.model import Cache, Config
 from proxy.config.units import format_duration, format_size
-from proxy.config.yaml_file import ConfigError, read_yaml
+from proxy.config.yaml_file import ConfigError, format_scalar, read_yaml
 
 CACHE_SIZE: KeyPath = ("cache", "size")
 _LONGEST_ECHO = 80
@@ -86,7 +86,7 @@ def load(
     try:
         config = Config.model_validate(tree, by_alias=True, by_name=False)
     except ValidationError as refusal:
-        raise ConfigError([*problems, *_explain(refusal, sources)]) from None
+        raise ConfigError([*problems, *explain(refusal, sources)]) from None
     findings = check(config, memory)
     if problems or findings.problems:
         raise ConfigError([*problems, *findings.problems])
@@ -143,14 +143,7 @@ def _describe(
                 _describe(item, (*here, index), sources, lines)
                 lines[start] = (f"{indent}  - {lines[start][0].strip()}", lines[start][1])
         else:
-            lines.append((f"{indent}{key}: {_scalar(value)}", sources.get(here, "default")))
-
-
-def _scalar(value: object) -> str:
-    if value is None or isinstance(value, bool | int):
-        return "null" if value is None else str(value).lower()
-    text = str(value)
-    return text if text and text.replace("/", "").isalnum() and not text.isdigit() else f'"{text}"'
+            lines.append((f"{indent}{key}: {format_scalar(value)}", sources.get(here, "default")))
 
 
 def _put(tree: dict[str, Any], setting: Setting) -> str | None:
@@ -197,8 +190,10 @@ def _plan_cache(tree: dict[str, Any], memory: Memory) -> MemoryPlan | None:
     return plan
 
 
-def _explain(refusal: ValidationError, sources: Mapping[KeyPath, str]) -> list[str]:
-    """A sentence for each error, in the order of the keys, with the source of the value."""
+def explain(refusal: ValidationError, sources: Mapping[KeyPath, str]) -> list[str]:
+    """A sentence for each error, in the order of the keys, with the source of the value. None is
+    pydantic's own: those speak of inputs and parsing.
+    """
     problems = []
     for error in refusal.errors(include_url=False):
         path = tuple(error["loc"])
@@ -223,7 +218,9 @@ def _explain_one(error: Mapping[str, Any], path: KeyPath) -> str:
         edge, bound = (
             ("least", context["ge"]) if kind == "greater_than_equal" else ("most", context["le"])
         )
-        return f"must be at {edge} {_in_unit(bound, path)}, is {_in_unit(error['input'], path)}"
+        shown = _in_unit(error["input"], path)
+        echo = f", is {shown}" if len(shown) <= _LONGEST_ECHO else ""
+        return f"must be at {edge} {_in_unit(bound, path)}{echo}"
     echo = _echo(error["input"])
     if kind == "value_error":
         return f"{echo} {context['error']}".strip()
@@ -231,9 +228,14 @@ def _explain_one(error: Mapping[str, Any], path: KeyPath) -> str:
         "model_type": "must be a section with keys below it",
         "tuple_type": "must be a list; begin each item with a dash",
         "string_type": "must be text; put it in quotes",
+        "string_unicode": "must be UTF-8 text",
+        "float_parsing": "must be a number",
+        "float_type": "must be a number",
+        "finite_number": "must be a finite number",
         "bool_parsing": "must be true or false",
         "bool_type": "must be true or false",
         "int_parsing": "must be a whole number",
+        "int_parsing_size": "must be a whole number of fewer digits",
         "int_type": "must be a whole number",
         "int_from_float": "must be a whole number",
         "string_too_short": "must not be empty; remove it to unset it",
@@ -241,12 +243,12 @@ def _explain_one(error: Mapping[str, Any], path: KeyPath) -> str:
         "too_long": f"must have at most {context.get('max_length')} items",
         "string_pattern_mismatch": "must be 1 to 63 letters, digits, dots, dashes and underscores",
         "literal_error": f"must be {context.get('expected')}",
-    }.get(kind, error["msg"])
+    }.get(kind, "is not a value of this key")
     return f"{sentence}, is {echo}" if echo else sentence
 
 
 def _echo(value: object) -> str:
-    text = str(value)
+    text = str(value).lower() if isinstance(value, bool) else str(value)
     return repr(text) if isinstance(value, str | int | float) and len(text) <= _LONGEST_ECHO else ""
 
 

@@ -153,7 +153,9 @@ class Cache(Section):
         le=4096 * GIB,
         description="Memory for record batches. Unset: half of the container's memory limit (cgroup "
         "v2 or v1), or an eighth of the machine's memory without such a limit; at most "
-        "7/8 of the file system that holds `directory`.",
+        "7/8 of the file system that holds `directory`. One partition is cached for each 16 KiB of "
+        "it, 131072 at most; further ones are misses (`forebay_queue_limit{queue="
+        '"followed_partitions"}`).',
     )
     directory: Annotated[str, StringConstraints(max_length=4096)] = Field(
         default="/dev/shm",
@@ -286,7 +288,8 @@ class Limits(Section):
         default=10_000,
         ge=0,
         le=1_000_000,
-        description="Partitions that the replica fetcher polls. Further ones are misses.",
+        description="Partitions that the replica fetcher polls. Further ones are misses. Twice as many "
+        "are cached, if `cache.size` has room for them.",
     )
     fetch_sessions: Count = Field(
         default=1000,

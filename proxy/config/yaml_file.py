@@ -1,14 +1,16 @@
-"""YAML reader: a file as plain values, with the line of each value.
+"""YAML: a file as plain values, with the line of each value; and a value as text for a file.
 
-Owns reading and its limits (bytes, depth, nodes). Must not know a key. Invariants:
+Owns reading, its limits (bytes, depth, nodes) and quoting. Must not know a key. Invariants:
 * a key that occurs twice in a mapping is refused, not overwritten.
 * no tag builds an object.
+* booleans are `true` and `false` alone, as in YAML 1.2: `off` is a word.
 * the limits refuse an alias that contains itself or multiplies without end.
 PyYAML is imported when a file is read: a worker reads none until a reload.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -21,6 +23,9 @@ MAX_FILE_BYTES = 1 << 20
 MAX_DEPTH = 16
 MAX_NODES = 20_000
 _MERGE = "tag:yaml.org,2002:merge"
+_BOOLEAN = "tag:yaml.org,2002:bool"
+_TRUE_OR_FALSE = re.compile(r"true|True|TRUE|false|False|FALSE")
+_PLAIN = re.compile(r"/?[A-Za-z][A-Za-z0-9/]*|[0-9]+[A-Za-z]+")
 
 YamlPath = tuple[str | int, ...]
 
@@ -54,7 +59,7 @@ def parse_yaml(data: bytes, name: str) -> tuple[dict[str, Any], dict[YamlPath, s
     import yaml
 
     try:
-        loader = yaml.SafeLoader(data)
+        loader = _build_loader(data)
         node = loader.get_single_node()
         if node is None:
             return {}, {}
@@ -76,6 +81,38 @@ def parse_yaml(data: bytes, name: str) -> tuple[dict[str, Any], dict[YamlPath, s
         return loader.construct_document(node), places
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise ConfigError([_explain(error, name)]) from None
+
+
+def _build_loader(data: bytes) -> yaml.SafeLoader:
+    """A loader of `data` to which `yes`, `no`, `on` and `off` are text."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """With resolvers of its own."""
+
+    Loader.yaml_implicit_resolvers = {
+        first: [one for one in resolvers if one[0] != _BOOLEAN]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    Loader.add_implicit_resolver(_BOOLEAN, _TRUE_OR_FALSE, list("tTfF"))
+    return Loader(data)
+
+
+def format_scalar(value: object) -> str:
+    """The text of a value on one line: quoted where a reader of YAML 1.1 or 1.2 would take it for
+    anything but this text.
+    """
+    import yaml
+
+    if value is None or isinstance(value, bool | int | float):
+        return "null" if value is None else str(value).lower()
+    text = str(value)
+    if _PLAIN.fullmatch(text) and yaml.safe_load(text) == text:
+        return text
+    quoted: str = yaml.safe_dump(
+        text, default_style='"', allow_unicode=True, width=float("inf")
+    ).rstrip("\n")
+    return quoted
 
 
 def _walk(node: yaml.Node, path: YamlPath) -> Iterator[tuple[YamlPath, yaml.Node, bool]]:

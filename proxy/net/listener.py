@@ -76,7 +76,8 @@ class Listener(Generic[Services, Kept]):
         """The address that clients connect to; None before `start`."""
         self._servers: list[asyncio.Server | TlsServer] = []
         self._sockets: Sequence[socket.socket] = ()
-        self._accepted = 0
+        self.accepted = 0
+        """Number of clients accepted, without those whose TLS handshake has failed."""
         self._stopping = False
         self.drained = asyncio.Event()
         """Set once `stop` was called and the last client connection is closed."""
@@ -132,8 +133,8 @@ class Listener(Generic[Services, Kept]):
             link.set_limits(limits)
 
     def _accept(self) -> asyncio.BaseProtocol:
-        self._accepted += 1
-        link = ClientConnection(self, self._accepted)
+        self.accepted += 1
+        link = ClientConnection(self, self.accepted)
         return link.framed
 
     def _accept_tls(self, transport: asyncio.Transport) -> None:

@@ -38,6 +38,8 @@ METADATA_VERSION = 12
 FIRST_PAUSE_S = 0.2
 UNREACHABLE_PAUSE_S = 0.5
 REFUSED_PAUSE_S = 30.0
+AWAITED_S = 60.0
+"""Time after the start within which it is no warning that the broker is not there yet: a sidecar starts first."""
 HEARTBEATS = 5
 """Number of heartbeats (ApiVersions requests) within `limits.upstreamTimeout`."""
 
@@ -99,6 +101,8 @@ class OwnConnections:
         self.reachable = False
         self.refusal = ""
         self._heartbeat = _Heartbeat()
+        self._is_awaited = True
+        self._told: tuple[str, int] | None = None
 
     @property
     def connected(self) -> int:
@@ -137,7 +141,7 @@ class OwnConnections:
             log.info(
                 "the broker at %s answers again after %.1f s", self._listener.upstream, silent_s
             )
-        self.reachable = True
+        self.reachable, self._is_awaited = True, False
 
     def _give_up(self, reason: str) -> None:
         log.warning(
@@ -240,8 +244,8 @@ class OwnConnections:
         is_away = isinstance(error, OSError)
         timeout_s = self._broker.config.limits.connect_timeout_s
         reason = f"{error}" or f"it has not answered for {timeout_s:g} s"
-        if reason != self.refusal and is_away:
-            log.warning("the broker at %s does not answer: %s", self._listener.upstream, reason)
+        if is_away:
+            self._tell_away(reason)
         elif reason != self.refusal:
             log.warning(
                 "the replica fetcher has no connection of its own to %s (%s): it uses connections of "
@@ -253,6 +257,16 @@ class OwnConnections:
         if name == "proof":
             self.usable = False
             self.reachable = self.reachable and not is_away
+
+    def _tell_away(self, reason: str) -> None:
+        """Log why the broker does not answer: once, and once more when it was awaited for long enough."""
+        is_early = self._is_awaited and self.silent_s(self._broker.now()) < AWAITED_S
+        telling = reason, logging.INFO if is_early else logging.WARNING
+        if reason != self.refusal or telling != self._told:
+            log.log(
+                telling[1], "the broker at %s does not answer: %s", self._listener.upstream, reason
+            )
+        self._told = telling
 
     def _lost(self, name: str, why: str) -> None:
         if self._connections.pop(name, None) is not None and not self._closed:

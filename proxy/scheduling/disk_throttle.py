@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from proxy.scheduling.log_dirs import LogDirs
 from throttle.budget import FairRule
 from throttle.controller import ControllerRule
-from throttle.disks import BusyRule, scan_diskstats, scan_pressure
+from throttle.disks import NO_LIMIT, BusyRule, scan_diskstats, scan_pressure
 from throttle.throttle import Throttle, ThrottleRules
 from throttle.tickets import DelayRefused, DelayRule, DelayTicket, TicketKey
 
@@ -83,6 +83,7 @@ class DiskThrottle:
         self._throttle = Throttle(
             build_rules(self._config), self.disks.names, broker.now(), self.disks.limits
         )
+        self._adopted = set(self.disks.names)
         self._on_granted: dict[DelayTicket, Callable[[], None]] = {}
         self._sampling: asyncio.TimerHandle | None = None
         self._granting: asyncio.TimerHandle | None = None
@@ -90,16 +91,29 @@ class DiskThrottle:
         self._unreadable: set[str] = set()
 
     def start(self) -> None:
-        """Begin to sample the disks, if the throttle is enabled and a disk is known."""
-        if not self._config.enabled or not self.disks.names:
+        """Begin to sample the disks, if the throttle is enabled and a disk is known, or may become known."""
+        if not self._config.enabled or not (self.disks.names or self.disks.unknown):
             log.info("the throttle is off: %s", self._why_off())
             return
+        if self.disks.names:
+            self._tell_held()
+        self._sample()
+
+    def _tell_held(self) -> None:
         log.info(
             "the throttle holds %s at %g of their time",
             ", ".join(self.disks.names),
             self._config.target,
         )
-        self._sample()
+
+    def _adopt_disks(self, now: float) -> None:
+        """Take in the disks that have become known since the last sample."""
+        new = [name for name in self.disks.names if name not in self._adopted]
+        for name in new:
+            self._adopted.add(name)
+            self._throttle.add_disk(name, self.disks.limits.get(name, NO_LIMIT), now)
+        if new:
+            self._tell_held()
 
     def set_rules(self, config: ThrottleConfig) -> None:
         """Take other rules. What waits keeps its place, or goes at once where the throttle is off now. The disks
@@ -135,7 +149,7 @@ class DiskThrottle:
     @property
     def active(self) -> bool:
         """True if any miss can be delayed."""
-        return self._sampling is not None
+        return self._sampling is not None and bool(self._adopted)
 
     def submit(
         self,
@@ -234,6 +248,7 @@ class DiskThrottle:
             self._config.sample_every_s, self._sample
         )
         now = self._broker.now()
+        self._adopt_disks(now)
         self._broker.attempt(lambda: self._observe_disks(now), "looking at the disks")
         self._broker.attempt(lambda: self.disks.tick(now), "looking where partitions lie")
         self._grant()

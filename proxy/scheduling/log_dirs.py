@@ -6,6 +6,8 @@ busy a disk is. Invariants:
 * a partition that is not found lies on no disk, and is never delayed.
 * directories are listed, and the broker's response is decoded, outside the event loop.
 * a problem is logged once, until it is solved.
+* a directory that is not there yet is looked for again: a broker makes its own on a fresh volume, after the start of
+  a sidecar.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("forebay.log_dirs")
 
 REFRESH_S = 30.0
+LOOK_AGAIN_S = 5.0
+"""Interval at which a directory without a known device is looked at again."""
 VERSION = 4
 CLIENT_ID = "forebay"
 PARTITION_DIRECTORY = re.compile(r"(?P<topic>.+)-(?P<partition>[0-9]+)")
@@ -48,35 +52,45 @@ class ConfiguredDisks:
 
     `names`: those that could be identified. `limits`: what was provisioned, by name, of those whose
     configuration says so. `mounted` and `by_directory`: the disk of each log directory, by its path
-    here and by its path in the broker.
+    here and by its path in the broker. `unknown`: entries whose directory tells no device so far.
     """
 
-    __slots__ = ("_all_known", "by_directory", "limits", "mounted", "names")
+    __slots__ = ("_diskstats_file", "by_directory", "limits", "mounted", "names", "unknown")
 
     def __init__(self, disks: Iterable[Disk], diskstats_file: str) -> None:
         self.by_directory: dict[str, str] = {}
         self.mounted: dict[str, str] = {}
         self.names: list[str] = []
         self.limits: dict[str, DiskLimit] = {}
-        self._all_known = True
+        self.unknown: list[Disk] = []
+        self._diskstats_file = diskstats_file
         for disk in disks:
-            self._add(disk, diskstats_file)
+            name, problem = _find_device(disk, diskstats_file)
+            if name is not None:
+                self.add(disk, name)
+                continue
+            self.unknown.append(disk)
+            log.warning(
+                "throttle.disks: no device is known for %s: %s; its misses are not delayed. A directory that the"
+                " broker has yet to make is found by itself; else name it in `device`",
+                disk.directory or disk.broker_directory,
+                problem,
+                extra={"disk": disk.directory or disk.broker_directory},
+            )
 
     @property
     def only(self) -> str | None:
         """Return the name of the only disk; None if there are several, or one is not known."""
-        return self.names[0] if self._all_known and len(self.names) == 1 else None
+        return self.names[0] if not self.unknown and len(self.names) == 1 else None
 
-    def _add(self, disk: Disk, diskstats_file: str) -> None:
-        name = disk.device or _find_device(disk.directory, diskstats_file)
-        if name is None:
-            self._all_known = False
-            log.warning(
-                "throttle.disks: no device is known for %s; its misses are not delayed. Name it in `device`",
-                disk.directory or disk.broker_directory,
-                extra={"disk": disk.directory or disk.broker_directory},
-            )
-            return
+    def find_unknown(self) -> list[tuple[Disk, str]]:
+        """Return those of `unknown` that a device is known for now, with its name. Changes nothing."""
+        looked = [(disk, _find_device(disk, self._diskstats_file)[0]) for disk in self.unknown]
+        return [(disk, name) for disk, name in looked if name is not None]
+
+    def add(self, disk: Disk, name: str) -> None:
+        """Note the device of an entry, also one of `unknown`."""
+        self.unknown = [one for one in self.unknown if one is not disk]
         if name not in self.names:
             self.names.append(name)
         if disk.throughput_bytes or disk.iops:
@@ -96,15 +110,20 @@ class LogDirs:
         self._one = self._disks.only
         self._listed: Placed = {}
         self._described: Placed = {}
-        self._listed_at = self._asked_at = float("-inf")
+        self._listed_at = self._asked_at = self._looked_at = float("-inf")
         self._tasks: set[asyncio.Task[None]] = set()
         self._complaints: dict[str, str] = {}
         self._closed = False
 
     @property
     def names(self) -> list[str]:
-        """The disks that could be identified at the start."""
+        """The disks that could be identified so far."""
         return self._disks.names
+
+    @property
+    def unknown(self) -> list[str]:
+        """The mounted directories whose disk is not known so far."""
+        return [disk.directory for disk in self._disks.unknown if disk.directory is not None]
 
     @property
     def limits(self) -> dict[str, DiskLimit]:
@@ -121,8 +140,14 @@ class LogDirs:
         return self._listed.get(key) or self._described.get(key)
 
     def tick(self, now: float) -> None:
-        """Refresh the map every REFRESH_S seconds. Called periodically."""
+        """Refresh the map every REFRESH_S seconds, and look for unknown disks every LOOK_AGAIN_S. Called
+        periodically.
+        """
         if self._one is not None or self._tasks:
+            return
+        if self.unknown and now - self._looked_at >= LOOK_AGAIN_S:
+            self._looked_at = now
+            self._begin(self._look_again())
             return
         if self._disks.mounted and now - self._listed_at >= REFRESH_S:
             self._listed_at = now
@@ -134,6 +159,18 @@ class LogDirs:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def _look_again(self) -> None:
+        for disk, name in await asyncio.to_thread(self._disks.find_unknown):
+            self._disks.add(disk, name)
+            self._listed_at = self._asked_at = float("-inf")
+            log.info(
+                "throttle.disks: %s lies on %s",
+                disk.directory,
+                name,
+                extra={"disk": disk.directory},
+            )
+        self._one = self._disks.only
 
     async def _list(self) -> None:
         self._listed, unlisted = await asyncio.to_thread(list_partitions, dict(self._disks.mounted))
@@ -230,23 +267,21 @@ def list_partitions(directories: dict[str, str]) -> tuple[Placed, list[str]]:
     return placed, wrong
 
 
-def _find_device(directory: str | None, diskstats_file: str) -> str | None:
-    """Return the name of the device that holds `directory`, by its device number; None if it cannot
-    be found.
+def _find_device(disk: Disk, diskstats_file: str) -> tuple[str | None, str]:
+    """Return the name of the device, configured or found by the device number of `directory`, and ""; or None and the
+    reason.
     """
-    if directory is None:
-        return None
+    if disk.device is not None or disk.directory is None:
+        return disk.device, "it names no directory" if disk.device is None else ""
     try:
-        number = Path(directory).stat().st_dev
+        number = Path(disk.directory).stat().st_dev
         found = scan_diskstats(Path(diskstats_file).read_text()).find(
             os.major(number), os.minor(number)
         )
-    except (OSError, ValueError) as error:
-        log.warning(
-            "throttle.disks: %s cannot be looked at: %s",
-            directory,
-            error,
-            extra={"disk": directory},
-        )
-        return None
-    return found.name if found is not None else None
+    except OSError as error:
+        return None, f"{error.filename}: {error.strerror}"
+    except ValueError as error:
+        return None, f"{diskstats_file}: {error}"
+    if found is None:
+        return None, f"{diskstats_file} has no device {os.major(number)}:{os.minor(number)}"
+    return found.name, ""

@@ -58,7 +58,10 @@ def wait_until(holds: Callable[[], bool], what: str) -> None:
     ("host", "reason"),
     [
         (HOST, r"stopped: .*listener default cannot listen at .*: Address already in use"),
-        (OTHER_HOST, "cannot start: .* is in use by another process"),
+        (
+            OTHER_HOST,
+            "cannot start: .* by a Forebay whose first listener has the same port at another",
+        ),
     ],
     ids=["same address", "same port elsewhere"],
 )

@@ -6,6 +6,7 @@ each of the product's modules must come from the installed wheel.
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -13,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.helm.chart import render
 from tests.test_imports import PACKAGES, ROOT, modules
 
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
 COPIED = re.compile(r"^COPY (?!--from)(.+) \S+$", re.MULTILINE)
 STRANGERS = """
 import importlib, sys
@@ -50,7 +53,12 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "--no-index",
     ]
     subprocess.run(
-        [*pip, "--target", target, source], check=True, capture_output=True, text=True, timeout=170
+        [*pip, "--target", target, source],
+        env={**os.environ, "SOURCE_COMMIT": COMMIT},
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=170,
     )
     return target
 
@@ -80,3 +88,32 @@ def test_it_reads_a_configuration(installed: Path) -> None:
     config.write_text('listeners: [{listen: "127.0.0.1:9092", upstream: "127.0.0.1:9093"}]\n')
     done = run(installed, "-m", "proxy", "config", "check", str(config))
     assert done.returncode == 0, done.stderr
+
+
+def test_it_knows_its_commit(installed: Path) -> None:
+    """What the Containerfile hands to the build; pip's copy of the sources has no history."""
+    text = (ROOT / "helm/image/Containerfile").read_text()
+    assert "\nARG COMMIT=\n" in text and "SOURCE_COMMIT=$COMMIT" in text
+    done = run(installed, "-m", "proxy", "--version")
+    assert done.stdout == f"forebay 0.1.0 ({COMMIT})\n"
+    program = "from proxy.build_info import find_commit; print(find_commit())"
+    assert run(installed, "-c", program).stdout == f"{COMMIT}\n"
+
+
+def test_the_image_that_the_readme_builds_is_the_one_that_a_node_pulls() -> None:
+    """A name without a registry is localhost/NAME to buildah, and docker.io/library/NAME to a node."""
+    text = (ROOT / "helm/forebay/README.md").read_text()
+    commands = [shlex.split(line) for line in text.splitlines() if line.startswith("    ")]
+    (build,) = [command for command in commands if command[:2] == ["buildah", "build"]]
+    (push,) = [command for command in commands if command[:2] == ["buildah", "push"]]
+    (install,) = [command for command in commands if command[:2] == ["helm", "install"]]
+    built = build[build.index("-t") + 1]
+    registry, _, rest = built.partition("/")
+    assert rest and "." in registry, "the registry is named"
+    assert push[2:] == [built]
+    key, _, repository = install[install.index("--set") + 1].partition("=")
+    assert key == "image.repository"
+    pod = render({"image": {"repository": repository}}).one("StatefulSet")["spec"]["template"][
+        "spec"
+    ]
+    assert pod["initContainers"][0]["image"] == built

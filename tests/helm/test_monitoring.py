@@ -38,7 +38,7 @@ WATCHED = {metric.name for group in ("Throttle", "Isolation") for metric in GROU
 NOT_SHOWN = {
     "forebay_throttle_cancelled_total": "a client that gave up: says nothing of the disk",
     "forebay_throttle_disk_limit_requests_per_second": "of the configuration: the load has its share",
-    "forebay_isolation_canceled_total": "a client that gave up: says nothing of the queue",
+    "forebay_isolation_cancelled_total": "a client that gave up: says nothing of the queue",
 }
 """Of the watched families, with the reason why no panel shows them."""
 TARGET_LABELS = {"namespace", "pod", "job", "instance"}  # what Prometheus adds to every series

@@ -1,6 +1,7 @@
 """Every scenario lints, renders and is what Kubernetes, from the oldest to the newest known, would accept."""
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -106,6 +107,15 @@ def test_notes_tell_where_clients_go_next(scenario: str) -> None:
         rendered.of_kind("ServiceMonitor")
     )
     assert "<no value>" not in rendered.notes and "%!" not in rendered.notes
+
+
+def test_notes_ask_for_nothing_deprecated() -> None:
+    """`kubectl get endpoints` warns from Kubernetes 1.33 on."""
+    rendered = render_scenario("own-statefulset")
+    service = rendered.one("Service")["metadata"]["name"]
+    assert f"get endpointslices -l kubernetes.io/service-name={service}\n" in rendered.notes
+    for scenario in SCENARIOS:
+        assert not re.search(r"get (endpoints|ep)\b", render_scenario(scenario).notes)
 
 
 def _find_helm() -> str | None:

@@ -82,6 +82,7 @@ def test_every_default_has_its_schema_and_every_key_its_default() -> None:
         ({"extraEnv": {"TZ": "UTC"}}, "got object, want array"),
         ({"broker": {"replicas": 2}}, "must be one of 1, 3, 5"),
         ({"broker": {"clusterId": "short"}}, "does not match pattern"),
+        ({"image": {"tag": 1.1}}, "at '/image/tag': got number"),
         ({"image": {"digest": "sha256:abc"}}, "does not match pattern"),
     ],
 )
@@ -96,6 +97,12 @@ def test_refuses(values: Object, says: str) -> None:
     [
         ({"config": {"cache": {"size": "lots"}}}, '"lots" is not a size'),
         ({"config": {"shutdown": {"gracePeriod": "25"}}}, '"25" is not a duration'),
+        (
+            {"accessLogVolume": {"persistentVolumeClaim": {"claimName": "logs"}}},
+            "all brokers would share one claim",
+        ),
+        ({"accessLogVolume": {"emptyDir": {}}, "accessLogClaim": {"size": "9Gi"}}, "set one"),
+        ({"accessLogClaim": {"size": "1Gi"}}, "keepSize and two files more are 1152Mi"),
         ({"config": {"admin": {"listen": "127.0.0.1:9190"}}}, "must not be the loopback"),
         ({"config": {"admin": {"listen": None}}}, "must not be the loopback"),
         ({"config": {"admin": {"listen": "[::1]:9190"}}}, "must not be the loopback"),

@@ -23,6 +23,7 @@ from tests.helm.chart import (
     render_example,
     render_scenario,
     render_sidecar,
+    sidecar_of,
 )
 
 PROCESS_BYTES = 160 * MIB  # what templates/_sizes.tpl leaves to worker and supervisor
@@ -161,6 +162,38 @@ def test_the_access_log_stays_below_its_volumes_limit(sidecar: Sidecar, config: 
         assert parse_size(volume["sizeLimit"]) >= needed
 
 
+@pytest.mark.parametrize("is_demo", [False, True], ids=["own brokers", "demo"])
+def test_each_broker_has_a_claim_of_its_own_for_its_access_log(is_demo: bool) -> None:
+    """One claim for all: two Forebays would write to each other's files, or a pod would find no node."""
+    values = {"accessLogClaim": {"size": "2Gi", "className": "fast"}}
+    stateful = (
+        render({**values, "broker": {"replicas": 3}}).one("StatefulSet")
+        if is_demo
+        else render_example({"forebay": values}).one("StatefulSet")
+    )
+    claims = {
+        one["metadata"]["name"]: one["spec"] for one in stateful["spec"]["volumeClaimTemplates"]
+    }
+    claim = claims["forebay-access-log"]
+    assert claim["resources"]["requests"] == {"storage": "2Gi"}
+    assert (claim["storageClassName"], claim["accessModes"]) == ("fast", ["ReadWriteOnce"])
+    pod = stateful["spec"]["template"]["spec"]
+    assert "forebay-access-log" not in {volume["name"] for volume in pod["volumes"]}
+    assert sidecar_of(stateful).mounts["forebay-access-log"] == "/var/log/forebay"
+    for item in SCENARIOS:
+        for volume in render_sidecar_of(item).volumes.values():
+            assert "persistentVolumeClaim" not in volume
+
+
+def test_no_claim_without_a_size_or_a_log() -> None:
+    for values in (
+        {},
+        {"accessLogClaim": {"size": "2Gi"}, "config": {"accessLog": {"directory": None}}},
+    ):
+        claims = render(values).one("StatefulSet")["spec"]["volumeClaimTemplates"]
+        assert [one["metadata"]["name"] for one in claims] == ["kafka-data"]
+
+
 def test_the_configuration_arrives_unchanged(scenario: str, config: Object) -> None:
     assert forebay_yaml(scenario) == config
 
@@ -247,3 +280,22 @@ def test_memory_at_its_bound(spare_bytes: int, fits: bool) -> None:
     else:
         with pytest.raises(helm_python.HelmError, match=r"resources\.memory .* is too little"):
             render_sidecar(values)
+
+
+@pytest.mark.parametrize(
+    ("tag", "written"),
+    [
+        (None, "0.1.0"),
+        ("", "0.1.0"),
+        ("1", "1"),
+        (1, "1"),
+        (20260101, "20260101"),
+        ("1.10", "1.10"),
+    ],
+)
+def test_a_tag_may_look_like_a_number(tag: str | int | None, written: str) -> None:
+    """`--set image.tag=1` gives Helm an integer."""
+    values = {"image": {"tag": tag}, "broker": {"image": {"tag": tag or written}}}
+    pod = render(values).one("StatefulSet")["spec"]["template"]["spec"]
+    assert pod["initContainers"][0]["image"] == f"forebay:{written}"
+    assert pod["containers"][0]["image"] == f"apache/kafka:{written}"

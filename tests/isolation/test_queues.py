@@ -141,7 +141,7 @@ def test_a_client_that_goes_away_leaves_no_trace():
     assert queues.cancel(first, 0.2) == [third]
     assert queues.cancel(first, 0.2) == []
     assert queues.cancel(third, 0.3) == []
-    assert queues.statistics(0.3)[0] | {"admitted": 0, "canceled": 0} == dict.fromkeys(
+    assert queues.statistics(0.3)[0] | {"admitted": 0, "cancelled": 0} == dict.fromkeys(
         queues.statistics(0.3)[0], 0
     ) | {"slots": 1, "slots_floor": 1}
 
@@ -172,9 +172,9 @@ def test_a_lane_keeps_its_order_across_queues():
 def test_order_key_is_free_when_its_items_left():
     queues, _ = make(max_wait_s=1.0)
     offer(queues, "in service")
-    canceled = offer(queues, "A1", order_key="c")
+    cancelled = offer(queues, "A1", order_key="c")
     offer(queues, "A2", order_key="c")
-    queues.cancel(canceled, 0.1)
+    queues.cancel(cancelled, 0.1)
     assert offer(queues, "B1", queue=1, order_key="c").queue == 0
     queues.turn(5.0)
     assert offer(queues, "B2", queue=1, order_key="c", now_s=5.0).state is State.ADMITTED

@@ -6,6 +6,7 @@ import pytest
 
 from metrics.access_log_schema import LINE_TYPES, REASON_MEANING, RESULT_REASONS
 from metrics.catalog import CATALOG, GROUPS, Metric
+from proxy.config.keys import KEYS, path_text
 
 
 def test_every_metric_is_named_once() -> None:
@@ -22,8 +23,24 @@ def test_names_follow_the_conventions(metric: Metric) -> None:
     assert not {"topic", "client", "client_id", "partition", "offset"} & set(metric.labels)
 
 
+def test_a_word_is_spelled_one_way() -> None:
+    """As asyncio spells it: `cancelled`."""
+    spelled = {word for name in CATALOG for word in re.findall(r"cancell?ed", name)}
+    assert spelled == {"cancelled"}
+
+
 def test_every_reason_has_a_meaning_and_no_other() -> None:
     assert tuple(REASON_MEANING) == RESULT_REASONS
+
+
+def test_a_reason_names_settings_that_exist() -> None:
+    keys = {path_text(key.pattern) for key in KEYS}
+    for meaning in REASON_MEANING.values():
+        named = {word for word in re.findall(r"`([^`]+)`", meaning) if "." in word}
+        assert named <= keys
+    disabled = REASON_MEANING["pass", "disabled"]
+    assert "`cache.mode`" in disabled and "`listeners[].allowSharedIdentity`" in disabled
+    assert "topic" not in disabled, "no key switches the cache off for a topic"
 
 
 def test_every_line_type_opens_with_version_and_type() -> None:

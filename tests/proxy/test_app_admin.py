@@ -1,5 +1,6 @@
 """Data of a process at its admin port."""
 
+import socket
 import subprocess
 import urllib.error
 import urllib.request
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.broker.settings import HOST
-from tests.proxy.forebay_process import PATIENCE_S, Alone
+from tests.proxy.forebay_process import PATIENCE_S, Alone, wait_until
 
 
 def test_the_token_is_that_of_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -24,3 +25,13 @@ def test_the_token_is_that_of_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path
             said = answer.read()
     assert str(path).encode() in said
     assert b"hunter2" not in said
+
+
+def test_clients_are_counted_by_the_name_of_their_listener(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOREBAY_LISTENERS_0_NAME", "clients")
+    with Alone(subprocess.DEVNULL) as forebay:
+        with socket.create_connection((HOST, forebay.port), PATIENCE_S):
+            wait_until(lambda: forebay.metric("forebay_listener_connections") == 1)
+            assert 'forebay_listener_connections{listener="clients"} 1.0' in forebay.ask("/metrics")
+        wait_until(lambda: forebay.metric("forebay_listener_connections") == 0)
+        assert forebay.metric("forebay_listener_accepted_total") == 1

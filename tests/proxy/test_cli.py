@@ -3,11 +3,14 @@
 import argparse
 import gc
 import io
+import shlex
 import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from packaging.requirements import Requirement
 
 from blockcache.arena_file import open_file
 from blockcache.cache import BlockCache
@@ -15,6 +18,7 @@ from proxy import __main__, cli
 from proxy.config.model import Config
 from proxy.config.units import MIB, Address
 from tests.kit.cache_batches import TOPIC, build_run, insert
+from tests.test_imports import ROOT
 
 SMALL = """\
 listeners:
@@ -176,7 +180,7 @@ def test_audit_gets_the_rest_of_the_line(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("missing", ["pyspark.sql", "py4j"])
-def test_audit_without_its_extra_names_the_extra(
+def test_audit_without_its_packages_names_them(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], missing: str
 ) -> None:
     def fail(_: str) -> ModuleType:
@@ -184,7 +188,12 @@ def test_audit_without_its_extra_names_the_extra(
 
     monkeypatch.setattr("proxy.cli.importlib.import_module", fail)
     assert cli.main(["audit", "logs"]) == cli.USAGE
-    assert "pip install 'forebay[audit]'" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    command = shlex.split(said.partition("beside Forebay: ")[2])
+    assert command[:4] == [sys.executable, "-m", "pip", "install"]
+    extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    wanted = {Requirement(one) for one in extra["audit"]}
+    assert {Requirement(one) for one in command[4:]} == wanted, "not Forebay, which is there"
 
 
 def test_missing_product_module_is_a_fault(

@@ -6,7 +6,7 @@ import pytest
 
 from tests.kit.model_disk import NAME
 from throttle.controller import ControllerRule
-from throttle.disks import BusyRule, DiskCounters
+from throttle.disks import BusyRule, DiskCounters, DiskLimit
 from throttle.throttle import Throttle, ThrottleRules
 from throttle.tickets import DelayRule, DelayTicket, TicketKey
 
@@ -155,3 +155,16 @@ def test_disks_that_are_looked_at_no_more_delay_nothing() -> None:
     assert throttle.advance(5.0) == [ticket]
     assert submit(throttle, 5000, 5.0, size=99 * MIB).granted
     assert not throttle.statistics().disks[NAME].sampled
+
+
+def test_a_disk_that_is_added_delays_as_the_others() -> None:
+    throttle = Throttle(RULES, [], 0.0)
+    assert submit(throttle, 0, 0.0).granted
+    throttle.add_disk(NAME, DiskLimit(0.0, 5000.0, "named"), 0.0)
+    for second in range(6):
+        throttle.observe(NAME, counters(1000 * second), None, float(second))
+        throttle.advance(float(second))
+    assert not fill(throttle, 5.0).granted
+    throttle.add_disk(NAME, DiskLimit(), 5.0)
+    statistics = throttle.statistics().disks[NAME]
+    assert statistics.sampled and statistics.limit.requests_s == 5000.0, "it stays as it is"

@@ -74,7 +74,14 @@ Invariants: a native sidecar (restartPolicy Always), so that it is up before the
 {{- if .Values.image.digest }}
 {{- printf "%s@%s" .Values.image.repository .Values.image.digest }}
 {{- else }}
-{{- printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) }}
+{{- printf "%s:%s" .Values.image.repository (include "forebay.tag" .Values.image.tag | default .Chart.AppVersion) }}
+{{- end }}
+{{- end }}
+
+{{/* A tag as text: `--set image.tag=1` gives a number, and numbers of seven digits would be written with an exponent. */}}
+{{- define "forebay.tag" -}}
+{{- if not (kindIs "invalid" .) }}
+{{- kindIs "string" . | ternary . (int64 . | toString) }}
 {{- end }}
 {{- end }}
 
@@ -89,6 +96,11 @@ Invariants: a native sidecar (restartPolicy Always), so that it is up before the
     sizeLimit: {{ include "forebay.mebibytes" (include "forebay.arenaBytes" .) }}
 {{- end }}
 {{- if dig "directory" "" (.Values.config.accessLog | default dict) }}
+{{- if and .Values.accessLogVolume .Values.accessLogClaim.size }}
+{{- fail "accessLogVolume and accessLogClaim.size are two places for one log; set one" }}
+{{- else if .Values.accessLogVolume.persistentVolumeClaim }}
+{{- fail "accessLogVolume: all brokers would share one claim and write to each other's files; set accessLogClaim.size, which gives each its own" }}
+{{- else if not .Values.accessLogClaim.size }}
 - name: forebay-access-log
   {{- if .Values.accessLogVolume }}
   {{- toYaml .Values.accessLogVolume | nindent 2 }}
@@ -97,7 +109,28 @@ Invariants: a native sidecar (restartPolicy Always), so that it is up before the
     sizeLimit: {{ include "forebay.mebibytes" (include "forebay.accessLogBytes" .) }}
   {{- end }}
 {{- end }}
+{{- end }}
 {{- with .Values.extraVolumes }}
 {{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* Items for a StatefulSet's `volumeClaimTemplates`: a claim of each broker for its access log, if there is a size. */}}
+{{- define "forebay.volumeClaimTemplates" -}}
+{{- if and .Values.accessLogClaim.size (dig "directory" "" (.Values.config.accessLog | default dict)) }}
+{{- $needed := include "forebay.accessLogBytes" . }}
+{{- if lt (include "forebay.bytes" .Values.accessLogClaim.size | int64) (int64 $needed) }}
+{{- fail (printf "accessLogClaim.size (%s) is too little: accessLog.keepSize and two files more are %s" .Values.accessLogClaim.size (include "forebay.mebibytes" $needed)) }}
+{{- end -}}
+- metadata:
+    name: forebay-access-log
+  spec:
+    accessModes: [ReadWriteOnce]
+    {{- with .Values.accessLogClaim.className }}
+    storageClassName: {{ . }}
+    {{- end }}
+    resources:
+      requests:
+        storage: {{ .Values.accessLogClaim.size }}
 {{- end }}
 {{- end }}

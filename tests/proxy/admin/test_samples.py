@@ -15,10 +15,14 @@ from protocol.api import FETCH
 from proxy.admin.log_queue import LogQueue
 from proxy.admin.samples import collect
 from proxy.app import Forebay
+from proxy.build_info import find_commit
 from proxy.config.load import Setting, load
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
+    from prometheus_client import Metric
 
 
 def flag(path: tuple[str | int, ...], value: str) -> Setting:
@@ -26,15 +30,28 @@ def flag(path: tuple[str | int, ...], value: str) -> Setting:
 
 
 def shown(log_directory: Path) -> dict[str, set[float]]:
-    """Family -> the values of its samples, as a process shows them that has counted one of everything."""
+    """Family -> the values of its samples (`scrape`)."""
+    suffix = {"counter": "_total"}
+    return {
+        family.name + suffix.get(family.type, ""): {sample.value for sample in family.samples}
+        for family in scrape(log_directory)
+    }
+
+
+def scrape(log_directory: Path) -> list[Metric]:
+    """The families of a process that has counted one of everything."""
 
     disks = log_directory / "diskstats"
     disks.write_text("8 0 sdx 1 0 8 1 1 0 8 1 0 2 2\n")
 
-    async def run() -> dict[str, set[float]]:
+    async def run() -> list[Metric]:
         settings = [
             flag(("listeners", 0, "listen"), "127.0.0.1:0"),
             flag(("listeners", 0, "upstream"), "127.0.0.1:1"),
+            flag(("listeners", 0, "name"), "clients"),
+            flag(("listeners", 1, "listen"), "127.0.0.1:0"),
+            flag(("listeners", 1, "upstream"), "127.0.0.1:1"),
+            flag(("listeners", 1, "name"), "tools"),
             flag(("cache", "size"), "16MiB"),
             flag(("accessLog", "directory"), str(log_directory)),
             flag(("throttle", "disks", 0, "device"), "sdx"),
@@ -64,18 +81,16 @@ def shown(log_directory: Path) -> dict[str, set[float]]:
             hops[999].frames += 1
             hops[1000].frames += 1
         try:
-            families = list(SampleCollector(lambda: collect(forebay), strict=True).collect())
+            families: list[Metric] = list(
+                SampleCollector(lambda: collect(forebay), strict=True).collect()
+            )
         finally:
             await forebay.stop()
             assert forebay.own_log is not None
             forebay.own_log.close()
-        suffix = {"counter": "_total"}
         series = [(one.name, *one.labels.items()) for family in families for one in family.samples]
         assert len(series) == len(set(series)), "no series is there twice"
-        return {
-            family.name + suffix.get(family.type, ""): {sample.value for sample in family.samples}
-            for family in families
-        }
+        return families
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(run())
@@ -92,3 +107,26 @@ def test_limits_used_by_alerts_are_as_configured(tmp_path: Path) -> None:
     assert families["forebay_throttle_disk_limit_bytes_per_second"] == {60e6}
     assert families["forebay_throttle_disk_limit_requests_per_second"] == {3000}
     assert families["forebay_isolation_slots_floor"] == {5, 6}
+
+
+def test_the_build_is_named_by_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "commit.txt").write_text("0123abc\n")
+    monkeypatch.setattr("proxy.build_info.COMMIT_FILE", tmp_path / "commit.txt")
+    find_commit.cache_clear()
+    try:
+        assert find_commit() == "0123abc"
+        labels = {
+            label
+            for family in scrape(tmp_path)
+            for one in family.samples
+            for label in one.labels.items()
+        }
+        assert ("commit_id", "0123abc") in labels
+    finally:
+        find_commit.cache_clear()
+
+
+def test_connections_are_told_by_the_name_of_their_listener(tmp_path: Path) -> None:
+    families = {family.name: family.samples for family in scrape(tmp_path)}
+    for name in ("forebay_listener_connections", "forebay_listener_accepted"):
+        assert {one.labels["listener"] for one in families[name]} == {"clients", "tools"}

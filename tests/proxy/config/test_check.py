@@ -14,6 +14,7 @@ from proxy.config.check import (
     find_filesystem_type,
     read_secret,
 )
+from proxy.config.isolation import ControlSlots, Isolation, Slots
 from proxy.config.memory import Memory
 from proxy.config.model import (
     AccessLogConfig,
@@ -279,6 +280,18 @@ def test_connection_limit_is_within_the_process_limit() -> None:
     assert "limits.connectionRequestMemory" in found(limits=above).problems[0]
     above = Limits(response_memory_bytes=MIB, connection_response_memory_bytes=MIB + 1)
     assert "limits.connectionResponseMemory" in found(limits=above).problems[0]
+
+
+def test_the_least_slots_are_not_above_the_most() -> None:
+    same = Isolation(data_slots=Slots(floor=64))
+    assert found(isolation=same).problems == ()
+    data = found(isolation=Isolation(data_slots=Slots(floor=65)))
+    assert data.problems == (
+        "isolation.dataSlots.floor: 65 is more than isolation.dataSlots.ceiling, 64; lower it, or "
+        "raise the ceiling",
+    )
+    control = found(isolation=Isolation(control_slots=ControlSlots(ceiling=999)))
+    assert "isolation.controlSlots.floor: 1000 is more" in control.problems[0]
 
 
 def test_too_few_open_files_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:

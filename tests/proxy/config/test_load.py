@@ -1,11 +1,15 @@
 """From file, environment and flags to one Config: precedence, sources, and all refusals at once."""
 
+import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
-from proxy.config.load import Loaded, Setting, describe, load, scan_environment
+from proxy.config.keys import EVERY, KEYS, SettingKey, environment_name
+from proxy.config.load import Loaded, Setting, describe, explain, load, scan_environment
 from proxy.config.memory import Memory
 from proxy.config.model import Cache, Config
 from proxy.config.units import GIB, MIB, Address
@@ -151,12 +155,62 @@ def test_all_errors_are_reported_with_their_places(tmp_path: Path) -> None:
             "accessLog: {directory: ''}",
             "accessLog.directory: must not be empty; remove it to unset it, is '' (forebay.yaml:4)",
         ),
+        (
+            "cache: {verifyRatio: much}",
+            "cache.verifyRatio: must be a number, is 'much' (forebay.yaml:4)",
+        ),
+        (
+            "cache: {verifyRatio: [1]}",
+            "cache.verifyRatio: must be a number (forebay.yaml:4)",
+        ),
+        (
+            "limits: {maxConnections: .inf}",
+            "limits.maxConnections: must be a finite number, is 'inf' (forebay.yaml:4)",
+        ),
+        (
+            "limits: {maxConnections: true}",
+            "limits.maxConnections: 'true' is not a number (forebay.yaml:4)",
+        ),
+        (
+            'cache: {directory: "\\uD800"}',
+            "cache.directory: must be UTF-8 text, is '\\ud800' (forebay.yaml:4)",
+        ),
         ("7: 8", "[7]: unknown key; remove it (docs/configuration.md lists all keys)"),
     ],
 )
 def test_each_kind_of_refusal_says_what_to_change(tmp_path: Path, line: str, said: str) -> None:
     text = "listeners:\n  - listen: 127.0.0.1:0\n    upstream: b:1\n" + line
     assert problems_of(tmp_path, text) == (said,)
+
+
+ODD_VALUES = [
+    True,
+    -1,
+    10**400,
+    0.5,
+    float("inf"),
+    float("nan"),
+    "",
+    "x" * 5000,
+    "9" * 5000,
+    " \ud800",
+    b"\xff",
+]
+ODD_VALUES += [[], [1], {}, {"a": 1}, datetime.date(2020, 1, 1), {1, 2}]
+
+
+@pytest.mark.parametrize("key", KEYS, ids=lambda key: environment_name(key.pattern))
+def test_no_value_of_any_key_is_refused_in_pydantics_words(key: SettingKey) -> None:
+    for value in ODD_VALUES:
+        tree: Any = value
+        for part in reversed(key.pattern):
+            tree = [tree] if part == EVERY else {part: tree}
+        try:
+            Config.model_validate(tree, by_alias=True, by_name=False)
+        except ValidationError as refusal:
+            said = "; ".join(explain(refusal, {}))
+            assert not [error["msg"] for error in refusal.errors() if error["msg"] in said]
+            assert "is not a value of this key" not in said and len(said) < 1000
 
 
 @pytest.mark.parametrize("text", ["", "listeners: []", "listeners:"])
@@ -205,6 +259,48 @@ def test_description_loads_to_the_same_config(
     assert lines["level"] == "FOREBAY_LOG_LEVEL"
     assert lines["size"] == "derived: half of the memory limit 4GiB (/limit)"
     assert lines["holeWait"] == "default"
+
+
+ODD_TEXTS = [
+    "on",
+    "null",
+    "1.5",
+    "0x1F",
+    "1e3",
+    'say "yes"',
+    "back\\slash*",
+    "tab\t",
+    "\u00e9\u2028",
+    "# no",
+]
+
+
+def test_words_that_yaml_1_1_takes_for_booleans_mean_what_they_say(tmp_path: Path) -> None:
+    text = (
+        SMALL + "  mode: off\n  keepArena: off\nthrottle: {enabled: no}\nisolation: {enabled: on}\n"
+    )
+    config = load_text(tmp_path, text).config
+    assert config.cache.mode == "off"
+    assert not (config.cache.keep_arena or config.throttle.enabled) and config.isolation.enabled
+    (problem,) = problems_of(tmp_path, SMALL + "  mode: false\n")
+    assert problem == "cache.mode: must be 'serve', 'observe' or 'off', is 'false' (forebay.yaml:6)"
+
+
+@pytest.mark.parametrize("mode", ["serve", "observe", "off"])
+def test_what_check_prints_is_a_file_of_the_same_configuration(tmp_path: Path, mode: str) -> None:
+    """Explicit defaults, words that YAML reads otherwise, quotes and line ends included."""
+    quotas = [{"pattern": text, "inFlight": "1MiB"} for text in ODD_TEXTS]
+    tree = {
+        "listeners": [{"name": "no", "listen": "127.0.0.1:0", "upstream": "127.0.0.1:9092"}],
+        "cache": {"mode": mode, "size": 16 * MIB + 1, "directory": "", "verifyRatio": 0.00001},
+        "throttle": {"disks": [{"device": "1"}], "weights": [{"clientId": "*", "weight": 2}]},
+        "isolation": {"topicQuotas": quotas},
+    }
+    loaded = load_text(tmp_path, yaml.safe_dump(tree))
+    printed = describe(loaded)
+    assert load_text(tmp_path, printed).config == loaded.config
+    assert yaml.safe_load(printed)["cache"]["mode"] == mode, "also by a reader that knows YAML 1.1"
+    assert yaml.safe_load(printed)["throttle"]["target"] == 0.6
 
 
 def test_settings_come_in_the_order_of_their_indexes() -> None:

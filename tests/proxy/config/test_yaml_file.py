@@ -29,6 +29,20 @@ def test_values_come_with_the_line_of_their_key() -> None:
     assert places["cache", "size"] == "f.yaml:4"
 
 
+def test_only_true_and_false_are_booleans() -> None:
+    """YAML 1.2: `mode: off` is a word, not YAML 1.1's boolean."""
+    tree, _ = parse_yaml(b"{a: off, b: on, c: no, d: yes, e: true, f: False, g: 'true'}", "f.yaml")
+    assert tree == {
+        "a": "off",
+        "b": "on",
+        "c": "no",
+        "d": "yes",
+        "e": True,
+        "f": False,
+        "g": "true",
+    }
+
+
 def test_anchors_serve_listeners_that_are_alike() -> None:
     text = b"listeners:\n  - &first {listen: a:1, upstream: b:2}\n  - {<<: *first, listen: a:3}\n"
     tree, _ = parse_yaml(text, "f.yaml")

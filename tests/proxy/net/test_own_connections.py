@@ -17,7 +17,7 @@ from proxy.accounting.counters import Counters
 from proxy.config.model import Limits
 from proxy.net.broker_connection import Dial
 from proxy.net.byte_budget import ByteBudget
-from proxy.net.own_connections import OwnConnections
+from proxy.net.own_connections import AWAITED_S, OwnConnections
 from tests.kit.broker.ports import lease_port
 from tests.proxy.event_loop import PATIENCE_S, until
 from tests.proxy.followed_partition import stand_in
@@ -110,6 +110,30 @@ async def test_a_refused_connection_is_called_so(said):
     assert "does not answer: cannot reach the broker" in line
     assert "Connect call failed" in line
     assert "redentials" not in line
+
+
+async def test_a_broker_that_is_not_there_yet_is_no_warning(said):
+    """A sidecar starts before its broker. Who waits for a minute is warned, and so is who loses a broker."""
+    with lease_port() as lease:
+        async with stand_before("127.0.0.1", lease.port) as stand:
+            await until(lambda: stand.counters.upstream.connect_errors > 2)
+            assert [record.levelname for record in said.records] == ["INFO"]
+            stand.clock_s = AWAITED_S
+            await until(lambda: len(said.records) > 1)
+            tried = stand.counters.upstream.connect_errors
+            await until(lambda: stand.counters.upstream.connect_errors > tried + 1)
+            broker = Answering()
+            server = await asyncio.start_server(broker.accept, "127.0.0.1", lease.port)
+            await until(lambda: stand.links.usable)
+            broker.answers.clear()
+            server.close()
+            stand.pass_s(1.0)
+            stand.pass_s(TIMEOUT_S)
+            await until(lambda: any("does not answer" in one for one in said.messages[2:]))
+            for writer in broker.writers:
+                writer.close()
+    levels = [one.levelname for one in said.records if "does not answer" in one.getMessage()]
+    assert levels == ["INFO", "WARNING", "WARNING"]
 
 
 async def test_unknown_host_name_is_named_in_the_log(said):

@@ -1,5 +1,7 @@
 """The disk throttle on a clock that the test moves: samples, grants, limits, unreadable files."""
 
+import asyncio
+import os
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +14,7 @@ from proxy.partitions.readable import PartitionStatus, ReadState
 from proxy.partitions.table import Partition
 from proxy.partitions.topics import Topic
 from proxy.scheduling.disk_throttle import NOT_SOON, DiskThrottle, build_rules
+from proxy.scheduling.log_dirs import LOOK_AGAIN_S
 from tests.proxy.manual_clock import ManualClock
 from throttle.controller import ControllerRule
 from throttle.disks import DiskLimit
@@ -411,6 +414,37 @@ def test_pressure_makes_a_disk_busy_that_answers_fast(tmp_path, monkeypatch):
     machine.disk_throttle.start()
     machine.run(3, move)
     assert machine.disk.sample.busy
+
+
+async def test_a_directory_that_is_made_after_the_start_is_held(tmp_path, monkeypatch, caplog):
+    """On a fresh volume the broker makes its log directory once its sidecar runs."""
+    caplog.set_level("INFO")
+    number = tmp_path.stat().st_dev
+    line = LINE.replace("8 0 ", f"{os.major(number)} {os.minor(number)} ")
+    monkeypatch.setitem(globals(), "LINE", line)
+    directory = tmp_path / "data"
+    machine = Machine(tmp_path, monkeypatch, disks=(Disk(directory=str(directory), iops=9999),))
+    disk_throttle = machine.disk_throttle
+
+    async def look(seconds):
+        machine.run(seconds)
+        await asyncio.gather(*disk_throttle.disks._tasks)
+        machine.run(1)
+
+    disk_throttle.start()
+    for _ in range(3):
+        await look(2 * LOOK_AGAIN_S)
+    assert (disk_throttle.active, disk_throttle.statistics().disks) == (False, {})
+    assert machine.submit(0).granted
+    assert caplog.text.count("no device is known") == 1
+    directory.mkdir()
+    await look(2 * LOOK_AGAIN_S)
+    assert disk_throttle.active
+    assert caplog.text.count("the throttle holds sdx at") == 1
+    machine.saturate()
+    assert not machine.submit(1).granted
+    assert (machine.disk.limit.requests_s, machine.failed) == (9999, [])
+    disk_throttle.stop()
 
 
 def test_stopped_it_looks_no_more(machine):

@@ -9,7 +9,13 @@ import pytest
 from protocol import control
 from protocol.control import LogDirectory
 from proxy.config.throttle import Disk, ThrottleConfig
-from proxy.scheduling.log_dirs import REFRESH_S, LogDirs, list_partitions, place_partitions
+from proxy.scheduling.log_dirs import (
+    LOOK_AGAIN_S,
+    REFRESH_S,
+    LogDirs,
+    list_partitions,
+    place_partitions,
+)
 from throttle.disks import DiskLimit
 
 ANSWER = b"an answer"
@@ -164,6 +170,31 @@ def test_unknown_device_is_logged_and_delays_nothing(tmp_path, caplog, content):
     found = build({"directory": str(tmp_path)}, diskstats_file=str(stats))
     assert (found.names, found.disk_of("t", 0)) == ([], None)
     assert caplog.text.count("no device is known") == 1
+
+
+async def test_of_several_a_directory_that_is_made_later_is_found(tmp_path, caplog):
+    number = tmp_path.stat().st_dev
+    stats = tmp_path / "diskstats"
+    stats.write_text(f"{os.major(number)} {os.minor(number)} mine 1 0 8 1 0 0 0 0 0 1 1\n")
+    late = tmp_path / "late"
+    found = build(
+        {"device": "sda", "broker_directory": "/d/one"},
+        {"directory": str(late)},
+        diskstats_file=str(stats),
+    )
+    assert f"no device is known for {late}: {late}: No such file or directory" in caplog.text
+    found.tick(0.0)
+    await settle(found)
+    assert (found.names, found.unknown) == (["sda"], [str(late)])
+    (late / "t-0").mkdir(parents=True)
+    found.tick(LOOK_AGAIN_S - 0.1)
+    await settle(found)
+    assert found.names == ["sda"]
+    for now in (LOOK_AGAIN_S, LOOK_AGAIN_S + 0.1):
+        found.tick(now)
+        await settle(found)
+    assert (found.names, found.unknown) == (["sda", "mine"], [])
+    assert (found.disk_of("t", 0), found.disk_of("t", 1)) == ("mine", None)
 
 
 async def test_mounted_directories_are_listed_at_once_and_again(tmp_path):

@@ -13,7 +13,7 @@ from proxy.scheduling.request_scheduler import LANDED, LANDED_FOR_WAITING, LIFTE
 from tests.proxy.played_scheduler import Link, held, make_broker
 
 GAUGES = ("slots", "in_use", "waiting", "waiting_bytes", "lingering_polls", "lingering_acks")
-TOTALS = ("admitted", "refused", "expired", "canceled", "released")
+TOTALS = ("admitted", "refused", "expired", "cancelled", "released")
 
 
 class Asking:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -16,6 +17,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from metrics.catalog import CATALOG
+from proxy.build_info import find_version
 from proxy.sockets import Sockets
 from proxy.supervisor.figures import REASONS
 from proxy.supervisor.run import FAILED, OK, Supervisor, find_exit_code
@@ -46,7 +48,8 @@ def test_a_port_that_is_taken_ends_it_before_any_worker() -> None:
         address = "{}:{}".format(*other.getsockname())
         ended = run_to_end(*ANYWHERE, "--listen", address)
     assert ended.returncode == FAILED
-    (line,) = ended.stderr.splitlines()
+    starting, line = ended.stderr.splitlines()
+    assert "starting Forebay" in starting
     assert f"listener default cannot listen at {address} (listeners[0].listen): Address" in line
 
 
@@ -115,6 +118,17 @@ def test_the_next_worker_gets_the_memory_unless_the_former_went_wrong(
             wait_until(forebay.is_started)
             wait_until(lambda: (tmp_path / "log").read_text().count(looked) == finds)  # noqa: B023
     assert (tmp_path / "log").read_text().count(dropped) == 1
+
+
+def test_the_start_tells_version_and_cache(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with path.open("wb") as log, Alone(log.fileno()):
+        wait_until(lambda: '"message":"started"' in path.read_text())
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    (started,) = [line for line in lines if line["message"] == "started"]
+    assert lines[0]["message"] == f"starting Forebay {find_version()}"
+    assert started["version"] == find_version()
+    assert (started["cacheMode"], started["cacheBytes"]) == ("serve", 16 << 20)
 
 
 def test_the_token_protects_metrics_while_no_worker_runs(
