@@ -236,17 +236,18 @@ class Script:
         for waiting in list(partition.parked):
             waiting.wake(partition)
 
-    def seen(self, scene: Scene) -> dict[str, Any]:
-        """All that must be the same with memory and without."""
-        state = scene.world.state()
-        counters = {
-            name: value
-            for name, value in state["counters"].items()
-            if "looked" not in name and "repeated" not in name
-        }
-        names = ("lines", "empty", "replies", "memory")
-        sent = b"".join(state["sent"])  # a read may bring two responses
-        return {"sent": sent, "counters": counters, **{name: state[name] for name in names}}
+
+def seen(scene: Scene) -> dict[str, Any]:
+    """All that must be the same with memory and without."""
+    state = scene.world.state()
+    counters = {
+        name: value
+        for name, value in state["counters"].items()
+        if "looked" not in name and "repeated" not in name
+    }
+    names = ("lines", "empty", "replies", "memory")
+    sent = b"".join(state["sent"])  # a read may bring two responses
+    return {"sent": sent, "counters": counters, **{name: state[name] for name in names}}
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -258,8 +259,30 @@ async def test_a_client_cannot_tell(seed: int) -> None:
             await script.step()
         remembering, plain = script.scenes
         assert plain.repeated == 0
-        assert script.seen(remembering) == script.seen(plain)
+        assert seen(remembering) == seen(plain)
         repeated += remembering.repeated
         for one in script.scenes:
             one.end()
     assert repeated > SCRIPTS * 10
+
+
+async def test_a_fetch_that_is_not_remembered_ends_what_is() -> None:
+    """It names a partition that the ring does not have, and too few to be remembered itself. Those that the Fetch
+    behind it names no more have news, which its response does not carry.
+    """
+    scenes = Scene(PARTITIONS - 1), Scene(NEVER)
+    for scene in scenes:
+        asked = at_ends(scene)
+        fewer = asked[: PARTITIONS - 1]
+        await scene.fetch(fewer, max_wait_ms=0)
+        await scene.fetch(fewer, max_wait_ms=0)
+        await scene.fetch([asked[-1]], max_wait_ms=0)
+        for index in (0, 1):
+            await scene.arrive(index)
+        await scene.fetch(fewer[2:], max_wait_ms=0)
+    remembering, plain = scenes
+    assert seen(remembering) == seen(plain)
+    assert remembering.repeated == 1
+    assert remembering.sessions.statistics().partitions == 0
+    for scene in scenes:
+        scene.end()
