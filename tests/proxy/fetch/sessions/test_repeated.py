@@ -286,3 +286,20 @@ async def test_a_fetch_that_is_not_remembered_ends_what_is() -> None:
     assert remembering.sessions.statistics().partitions == 0
     for scene in scenes:
         scene.end()
+
+
+async def test_a_list_of_aborted_transactions_that_was_null_is_shown_again() -> None:
+    """A broker's list is null where the first batch does not fit, and empty at the end of the log
+    (ReplicaManager.readFromLog, LocalLog.read). The client goes to the end without having read that batch.
+    """
+    scenes = Scene(PARTITIONS), Scene(NEVER)
+    for scene in scenes:
+        await scene.fetch(at_ends(scene), max_wait_ms=0, isolation_level=1)
+        behind = [(index, end - (index < 2)) for index, end in at_ends(scene)]
+        for asked in (behind, at_ends(scene)):
+            await scene.fetch(asked, max_wait_ms=0, isolation_level=1, max_bytes=1_500)
+    remembering, plain = scenes
+    assert remembering.repeated == 2
+    assert seen(remembering) == seen(plain)
+    for scene in scenes:
+        scene.end()
