@@ -6,8 +6,8 @@ knows its HW and log start (rules of omission, fetch/sessions/context.py). Must 
 know how changes are detected, or what is answered. Invariants:
 * A clean partition has a `CleanPartition` among its waiters. A wake-up, or a request that names it,
   makes it dirty. Each Fetch evaluates all dirty partitions.
-* All partitions are evaluated again every EVALUATE_ALL_S, and early enough to renew the client's
-  right to a topic.
+* All partitions are evaluated again every EVALUATE_ALL_S, early enough to renew the client's right
+  to a topic, and after the broker has taken a right back.
 * A closed object has no waiters and accepts none.
 """
 
@@ -95,6 +95,7 @@ class IdlePartitions:
         "_evaluate_all_at",
         "_is_waking",
         "_partitions",
+        "_withdrawn",
         "closed",
         "fetch",
         "reader",
@@ -109,6 +110,7 @@ class IdlePartitions:
         self._dirty: dict[PartitionKey, None] = dict.fromkeys(partitions.by_key)
         self._clean: dict[PartitionKey, CleanPartition] = {}
         self._evaluate_all_at = now
+        self._withdrawn = reader.link.handlers.authorization.withdrawn
         self._is_waking = False
         self.fetch: WaitingFetch | None = None
         self.used_at = now
@@ -126,7 +128,9 @@ class IdlePartitions:
         """
         self.used_at = now
         link, isolation, version = self.reader
-        if now >= self._evaluate_all_at:
+        withdrawn = link.handlers.authorization.withdrawn
+        if now >= self._evaluate_all_at or withdrawn != self._withdrawn:
+            self._withdrawn = withdrawn
             self._mark_all_dirty()
             period_s = link.broker.config.cache.authorize_every_s * (1 - RENEW_AT)
             self._evaluate_all_at = now + min(EVALUATE_ALL_S, period_s)

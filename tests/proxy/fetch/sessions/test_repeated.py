@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from protocol.errors import ErrorCode
 from protocol.fetch import FetchPartition
 from protocol.fetch_build import build_request
 from proxy.fetch.sessions.cache import SessionCache, SessionLimits
@@ -300,6 +301,21 @@ async def test_a_list_of_aborted_transactions_that_was_null_is_shown_again() -> 
             await scene.fetch(asked, max_wait_ms=0, isolation_level=1, max_bytes=1_500)
     remembering, plain = scenes
     assert remembering.repeated == 2
+    assert seen(remembering) == seen(plain)
+    for scene in scenes:
+        scene.end()
+
+
+async def test_a_right_that_the_broker_has_taken_back_is_asked_for() -> None:
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    scenes = Scene(PARTITIONS), Scene(NEVER)
+    for scene in scenes:
+        for _ in range(3):
+            await scene.fetch(at_ends(scene), max_wait_ms=0)
+        scene.world.link.handlers.authorization.learn(TOPIC_ID, code, scene.world.clock_s)
+        assert await scene.fetch(at_ends(scene), max_wait_ms=0) == []
+    remembering, plain = scenes
+    assert remembering.repeated == 3
     assert seen(remembering) == seen(plain)
     for scene in scenes:
         scene.end()
