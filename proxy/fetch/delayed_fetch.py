@@ -141,6 +141,9 @@ class DelayedFetch:
         if not self.done:
             self._fenced(self._evaluate, self._now())
 
+    def note_acknowledged(self, _partition: Partition) -> None:
+        """Nothing: each evaluation asks for records that were acknowledged."""
+
     def evaluate_again(self) -> None:
         """Evaluate again: a miss fetch has ended or a partition has changed. No effect once done."""
         if not self.done:

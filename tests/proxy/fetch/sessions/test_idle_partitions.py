@@ -136,6 +136,20 @@ def test_all_are_evaluated_once_after_a_right_was_taken_back(scene):
     assert scene.look() == ([], 0)
 
 
+def test_partition_with_records_that_were_acknowledged_is_evaluated_until_they_are_shown(scene):
+    scene.look()
+    partition = scene.partitions[2]
+    partition.row.acknowledged_end = 11
+    for waiter in partition.parked:
+        waiter.note_acknowledged(partition)
+    assert scene.covered == [], "nobody is woken"
+    assert scene.look() == ([2], 1)
+    assert scene.look() == ([2], 1)
+    partition.row.acknowledged_end = 10
+    assert scene.look() == ([], 1)
+    assert scene.look() == ([], 0)
+
+
 def test_woken_partition_is_evaluated_until_idle(scene):
     scene.look()
     scene.statuses[3] = ReadState.READABLE

@@ -12,8 +12,10 @@ import pytest
 from protocol.errors import ErrorCode
 from protocol.fetch import FetchPartition
 from protocol.fetch_build import build_request
+from proxy.fetch import delayed_fetch
 from proxy.fetch.sessions.cache import SessionCache, SessionLimits
 from proxy.fetch.sessions.repeated import RepeatedFetches
+from proxy.partitions.store import announce
 from tests.kit.cache_batches import build_batch, insert
 from tests.proxy.cached_partition import World
 from tests.proxy.followed_partition import EPOCH, TOPIC_ID, known, stand_in
@@ -314,6 +316,29 @@ async def test_a_right_that_the_broker_has_taken_back_is_asked_for() -> None:
             await scene.fetch(at_ends(scene), max_wait_ms=0)
         scene.world.link.handlers.authorization.learn(TOPIC_ID, code, scene.world.clock_s)
         assert await scene.fetch(at_ends(scene), max_wait_ms=0) == []
+    remembering, plain = scenes
+    assert remembering.repeated == 3
+    assert seen(remembering) == seen(plain)
+    for scene in scenes:
+        scene.end()
+
+
+async def test_a_record_that_was_acknowledged_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The broker has acknowledged it, and its HW has not been shown yet: no response may be empty."""
+    monkeypatch.setattr(delayed_fetch, "PROOF_WAIT_S", 3600.0)
+    scenes = Scene(PARTITIONS), Scene(NEVER)
+    for scene in scenes:
+        for _ in range(3):
+            await scene.fetch(at_ends(scene), max_wait_ms=0)
+        asked = at_ends(scene)
+        partition = scene.partitions[3]
+        partition.row.acknowledged_end = partition.tail + 1
+        announce(stand_in(scene.world.broker), partition, partition.tail, False, 0.0)
+        assert await scene.fetch(asked, max_wait_ms=0) == []
+        await scene.arrive(3)
+        assert not scene.waits
     remembering, plain = scenes
     assert remembering.repeated == 3
     assert seen(remembering) == seen(plain)
