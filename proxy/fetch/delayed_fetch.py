@@ -182,6 +182,8 @@ class DelayedFetch:
             whole = partial(relay_whole, link, self._frame, record.reply)
             if not self.done:
                 link.broker.attempt(self._end, "ending a Fetch")
+            if record.fetch.repeated is not None:
+                link.handlers.repeated.close()  # the response may have left it half changed
             link.broker.fall_back(link, sent_count, "looking at a Fetch", whole)
 
     # -- deciding ------------------------------------------------------------------------------------------

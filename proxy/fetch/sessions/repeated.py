@@ -10,6 +10,7 @@ alone, as in a session (decision 0041). Invariants:
 * A partition with an error or an open transaction counts as not shown: its next response names it as
   it is then. So does one whose list of aborted transactions was null where the end of the log has an
   empty one, because its first batch did not fit (ReplicaManager.readFromLog).
+* After an exception nothing is remembered: a Fetch may have left it half changed.
 * The client sees nothing of it: no session id, and every partition in every response.
 """
 
@@ -122,13 +123,14 @@ class RepeatedFetches:
     partitions of a Fetch that is remembered.
     """
 
-    __slots__ = ("_partitions", "_table", "least", "ring")
+    __slots__ = ("_partitions", "_reserved", "_table", "least", "ring")
 
     def __init__(self, table: SessionCache, least: int = WIDE_PARTITIONS) -> None:
         self._table = table
         self.least = least
         self.ring: FetchRing | None = None
         self._partitions: RepeatedPartitions | None = None
+        self._reserved = 0
 
     def take(self, request: FetchRequest, version: int, now: float) -> RepeatedPartitions | None:
         """Return the remembered partitions of a Fetch without a session, which names each partition
@@ -141,6 +143,7 @@ class RepeatedFetches:
             self.close()
             wide = len(request.partitions)
             if wide >= self.least and self._table.reserve(wide, now):
+                self._reserved = wide
                 self.ring = FetchRing(version, request.isolation_level, request.partitions)
             return None
         if ring.isolation_level != request.isolation_level:
@@ -155,6 +158,6 @@ class RepeatedFetches:
         """Forget all."""
         if self._partitions is not None and self._partitions.tracker is not None:
             self._partitions.tracker.close()
-        if self.ring is not None:
-            self._table.release(len(self.ring.asked))
+        self._table.release(self._reserved)
+        self._reserved = 0
         self.ring = self._partitions = None

@@ -13,8 +13,9 @@ from protocol.errors import ErrorCode
 from protocol.fetch import FetchPartition
 from protocol.fetch_build import build_request
 from proxy.fetch import delayed_fetch
+from proxy.fetch.sessions import repeated
 from proxy.fetch.sessions.cache import SessionCache, SessionLimits
-from proxy.fetch.sessions.repeated import RepeatedFetches
+from proxy.fetch.sessions.repeated import RepeatedFetches, RepeatedPartitions
 from proxy.partitions.store import announce
 from tests.kit.cache_batches import build_batch, insert
 from tests.proxy.cached_partition import World
@@ -344,3 +345,41 @@ async def test_a_record_that_was_acknowledged_is_waited_for(
     assert seen(remembering) == seen(plain)
     for scene in scenes:
         scene.end()
+
+
+@pytest.mark.parametrize("step", ["take_request", "build_heads"])
+async def test_an_error_ends_what_is_remembered(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Fetch that raises half way goes to the broker. What it has left half changed serves no other."""
+    scene = Scene(PARTITIONS)
+    for _ in range(2):
+        await scene.fetch(at_ends(scene), max_wait_ms=0)
+    await scene.fetch(at_ends(scene)[1:], max_wait_ms=0)
+    assert scene.repeated == 2
+
+    def fail(*_args: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as broken:
+        broken.setattr(RepeatedPartitions, step, fail)
+        assert await scene.fetch(at_ends(scene), max_wait_ms=0) == []
+    assert scene.waits, "the broker has it"
+    assert scene.sessions.statistics().partitions == 0
+    assert scene.world.link.handlers.repeated.ring is None
+    scene.end()
+    assert scene.sessions.statistics().partitions == 0
+
+
+async def test_room_that_was_reserved_is_given_back_after_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = Scene(PARTITIONS)
+
+    def fail(*_args: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as broken:
+        broken.setattr(repeated, "FetchRing", fail)
+        assert await scene.fetch(at_ends(scene), max_wait_ms=0) == []
+    assert scene.sessions.statistics().partitions == 0
+    scene.end()
+    assert scene.sessions.statistics().partitions == 0
