@@ -147,6 +147,8 @@ class Dispatch:
             link.on_bad(error)
             return
         except Exception:
+            if key == FETCH_KEY:
+                self.repeated.close()  # the Fetch may have left it half changed
             # a new last place was reserved by this request, before its handler failed
             place = line[-1] if line and line[-1] is not newest else None
             whole = partial(relay_whole, link, frame, place)

@@ -71,7 +71,9 @@ AuthorizationLink: TypeAlias = "ClientConnection[AuthorizationServices, Handlers
 
 
 class Authorization:
-    """Rights of one connection. `version` and `has_rack` are those of its last Fetch."""
+    """Rights of one connection. `version` and `has_rack` are those of its last Fetch. `withdrawn`
+    counts rights that the broker has taken back.
+    """
 
     __slots__ = (
         "_ends_at",
@@ -82,6 +84,7 @@ class Authorization:
         "_used",
         "has_rack",
         "version",
+        "withdrawn",
     )
 
     def __init__(self, link: AuthorizationLink) -> None:
@@ -92,6 +95,7 @@ class Authorization:
         self._ends_at, self._outlived_at = float("inf"), float("-inf")
         self.version = 0
         self.has_rack = False
+        self.withdrawn = 0
 
     def allows(self, topic: str | bytes, now: float) -> bool:
         """Return True if memory may serve `topic`, as the client names it, on this connection.
@@ -124,7 +128,7 @@ class Authorization:
                 until = min(until, self._ends_at)
             self._until[topic] = max(self._until.get(topic, 0.0), until)
         elif error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-            self._until.pop(topic, None)
+            self.withdrawn += self._until.pop(topic, None) is not None
             self._used.pop(topic, None)
 
     def learn_answer(self, response: FetchResponse, asked_at: float) -> None:

@@ -141,6 +141,9 @@ class DelayedFetch:
         if not self.done:
             self._fenced(self._evaluate, self._now())
 
+    def note_acknowledged(self, _partition: Partition) -> None:
+        """Nothing: each evaluation asks for records that were acknowledged."""
+
     def evaluate_again(self) -> None:
         """Evaluate again: a miss fetch has ended or a partition has changed. No effect once done."""
         if not self.done:
@@ -179,6 +182,8 @@ class DelayedFetch:
             whole = partial(relay_whole, link, self._frame, record.reply)
             if not self.done:
                 link.broker.attempt(self._end, "ending a Fetch")
+            if record.fetch.repeated is not None:
+                link.handlers.repeated.close()  # the response may have left it half changed
             link.broker.fall_back(link, sent_count, "looking at a Fetch", whole)
 
     # -- deciding ------------------------------------------------------------------------------------------

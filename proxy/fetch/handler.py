@@ -65,6 +65,9 @@ def handle_fetch(link: FetchLink, frame: Frame, most: int) -> None:
     if authorization.version != version:
         authorization.note_version(version)
     replica_id, _, _, max_bytes, isolation_level, session_id, session_epoch, *_ = request
+    has_session = session_id != NO_SESSION or session_epoch != FINAL_EPOCH
+    if ring is not None and (has_session or replica_id != CONSUMER or not request.is_repeated):
+        repeated.close()  # the comparison has changed the ring, and `take` does not follow
     if replica_id != CONSUMER:
         pass_follower(link, frame, head, request)
         return
@@ -72,10 +75,8 @@ def handle_fetch(link: FetchLink, frame: Frame, most: int) -> None:
     if max_bytes > broker.node.fetch_max_bytes:  # KafkaApis.handleFetchRequest
         request = request._replace(max_bytes=broker.node.fetch_max_bytes)
     context, remembered, idle_partitions = None, None, None
-    if session_id != NO_SESSION or session_epoch != FINAL_EPOCH or not request.is_distinct:
+    if has_session or not request.is_distinct:
         context = open_fetch(broker.sessions, request, version, link.session_owner, now)
-        if request.is_repeated:
-            repeated.close()
     elif request.is_repeated or (len(request.partitions) >= repeated.least and _is_free(link)):
         remembered = repeated.take(request, version, now)
         broker.counters.fetch.repeated += remembered is not None

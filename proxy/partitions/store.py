@@ -137,11 +137,14 @@ def admit_singly(
 def announce(
     broker: PartitionServices, partition: Partition, base_offset: int, stored: bool, now: float
 ) -> None:
-    """Tell the replica fetcher of records acknowledged at `now` (seconds). If they were `stored`
-    and the HW is already above them, wake the waiters: the replica fetcher was faster.
+    """Tell the replica fetcher and the waiters of records acknowledged at `now` (seconds). If they
+    were `stored` and the HW is already above them, wake the waiters: the replica fetcher was faster.
     """
     if stored and partition.leader_state.high_watermark > base_offset:
         partition.wake_parked()
+    else:
+        for waiter in partition.parked:
+            waiter.note_acknowledged(partition)
     broker.replica_fetcher.produced(partition, now)
 
 

@@ -43,6 +43,9 @@ class Waiter(Protocol):
     def wake(self, partition: Partition) -> None:
         """Called when `partition` has changed."""
 
+    def note_acknowledged(self, partition: Partition) -> None:
+        """Called when records of `partition` were acknowledged that no Fetch has shown yet."""
+
 
 class Partition:
     """Partition with its leader state, its place in the cache, and the waiters parked on it.

@@ -229,6 +229,9 @@ class Waiter:
     def wake(self, partition):
         """Nothing to evaluate."""
 
+    def note_acknowledged(self, partition):
+        """Nothing to note."""
+
 
 class Runs:
     """Runs of the access log, one dictionary entry for each."""

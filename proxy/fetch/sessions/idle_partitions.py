@@ -6,8 +6,10 @@ knows its HW and log start (rules of omission, fetch/sessions/context.py). Must 
 know how changes are detected, or what is answered. Invariants:
 * A clean partition has a `CleanPartition` among its waiters. A wake-up, or a request that names it,
   makes it dirty. Each Fetch evaluates all dirty partitions.
-* All partitions are evaluated again every EVALUATE_ALL_S, and early enough to renew the client's
-  right to a topic.
+* A partition with acknowledged records that no Fetch has shown is not clean at the next evaluation: a
+  response must not leave empty without a wait for them (`fetch.completion.is_outdated`).
+* All partitions are evaluated again every EVALUATE_ALL_S, early enough to renew the client's right
+  to a topic, and after the broker has taken a right back.
 * A closed object has no waiters and accepts none.
 """
 
@@ -82,6 +84,10 @@ class CleanPartition:
         """Report that the partition has changed."""
         self._idle_partitions.wake(self)
 
+    def note_acknowledged(self, _partition: Partition) -> None:
+        """Report that records were acknowledged that no Fetch has shown yet."""
+        self._idle_partitions.note_acknowledged(self.key)
+
 
 class IdlePartitions:
     """Clean and dirty partitions of one session.
@@ -95,6 +101,8 @@ class IdlePartitions:
         "_evaluate_all_at",
         "_is_waking",
         "_partitions",
+        "_unseen",
+        "_withdrawn",
         "closed",
         "fetch",
         "reader",
@@ -108,7 +116,10 @@ class IdlePartitions:
         self.reader = reader
         self._dirty: dict[PartitionKey, None] = dict.fromkeys(partitions.by_key)
         self._clean: dict[PartitionKey, CleanPartition] = {}
+        self._unseen: dict[PartitionKey, None] = {}
+        """Clean ones with records that were acknowledged since the last evaluation."""
         self._evaluate_all_at = now
+        self._withdrawn = reader.link.handlers.authorization.withdrawn
         self._is_waking = False
         self.fetch: WaitingFetch | None = None
         self.used_at = now
@@ -126,7 +137,11 @@ class IdlePartitions:
         """
         self.used_at = now
         link, isolation, version = self.reader
-        if now >= self._evaluate_all_at:
+        if self._unseen:
+            self.mark_dirty(list(self._unseen))
+        withdrawn = link.handlers.authorization.withdrawn
+        if now >= self._evaluate_all_at or withdrawn != self._withdrawn:
+            self._withdrawn = withdrawn
             self._mark_all_dirty()
             period_s = link.broker.config.cache.authorize_every_s * (1 - RENEW_AT)
             self._evaluate_all_at = now + min(EVALUATE_ALL_S, period_s)
@@ -151,6 +166,7 @@ class IdlePartitions:
             or kept.log_start_offset != row.log_start_offset
             or not partition.open_polls
             or partition.is_refused(now)
+            or row.acknowledged_end > row.high_watermark  # `has_unseen`, without a call
             or not broker.own_connections.usable
         ):
             return False
@@ -184,6 +200,12 @@ class IdlePartitions:
         else:
             self._wake_fetch()
 
+    def note_acknowledged(self, key: PartitionKey) -> None:
+        """Have the next evaluation cover a clean partition. Nobody is woken before its records are
+        shown.
+        """
+        self._unseen[key] = None
+
     def _wake_fetch(self) -> None:
         """Evaluate the delayed Fetch once for all changes of one response."""
         if not self._is_waking:
@@ -210,6 +232,7 @@ class IdlePartitions:
 
     def _forget_clean(self, key: PartitionKey) -> None:
         clean = self._clean.pop(key, None)
+        self._unseen.pop(key, None)
         if clean is not None:
             clean.partition.parked.pop(clean, None)
 

@@ -8,7 +8,9 @@ alone, as in a session (decision 0041). Invariants:
   waits has remembered stays as it is until its response has left.
 * The remembered partitions count against `limits.fetchSessionPartitions`, as those of sessions do.
 * A partition with an error or an open transaction counts as not shown: its next response names it as
-  it is then.
+  it is then. So does one whose list of aborted transactions was null where the end of the log has an
+  empty one, because its first batch did not fit (ReplicaManager.readFromLog).
+* After an exception nothing is remembered: a Fetch may have left it half changed.
 * The client sees nothing of it: no session id, and every partition in every response.
 """
 
@@ -20,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 from protocol.fetch_build import KEY, build_ring_heads
 from protocol.fetch_ring import FetchRing
 from proxy.fetch.sessions.cache import CachedPartition
+from proxy.partitions.readable import READ_COMMITTED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,11 +101,16 @@ class RepeatedPartitions:
         are not clean, in the request's order. Notes what it shows.
         """
         slots = []
+        is_listed = self._ring.isolation_level == READ_COMMITTED
         for answer in answers:
             kept = self.by_key[KEY(answer)]
             high_watermark = answer.high_watermark
-            is_whole = not answer.error_code and answer.last_stable_offset == high_watermark
-            kept.high_watermark = high_watermark if is_whole else -1
+            is_as_at_end = (
+                not answer.error_code
+                and answer.last_stable_offset == high_watermark
+                and (answer.aborted is not None) == is_listed
+            )
+            kept.high_watermark = high_watermark if is_as_at_end else -1
             kept.log_start_offset = answer.log_start_offset
             slots.append(kept.turn)
         return build_ring_heads(self._ring, slots, correlation_id, throttle_time_ms, answers)
@@ -115,13 +123,14 @@ class RepeatedFetches:
     partitions of a Fetch that is remembered.
     """
 
-    __slots__ = ("_partitions", "_table", "least", "ring")
+    __slots__ = ("_partitions", "_reserved", "_table", "least", "ring")
 
     def __init__(self, table: SessionCache, least: int = WIDE_PARTITIONS) -> None:
         self._table = table
         self.least = least
         self.ring: FetchRing | None = None
         self._partitions: RepeatedPartitions | None = None
+        self._reserved = 0
 
     def take(self, request: FetchRequest, version: int, now: float) -> RepeatedPartitions | None:
         """Return the remembered partitions of a Fetch without a session, which names each partition
@@ -134,6 +143,7 @@ class RepeatedFetches:
             self.close()
             wide = len(request.partitions)
             if wide >= self.least and self._table.reserve(wide, now):
+                self._reserved = wide
                 self.ring = FetchRing(version, request.isolation_level, request.partitions)
             return None
         if ring.isolation_level != request.isolation_level:
@@ -148,6 +158,6 @@ class RepeatedFetches:
         """Forget all."""
         if self._partitions is not None and self._partitions.tracker is not None:
             self._partitions.tracker.close()
-        if self.ring is not None:
-            self._table.release(len(self.ring.asked))
+        self._table.release(self._reserved)
+        self._reserved = 0
         self.ring = self._partitions = None

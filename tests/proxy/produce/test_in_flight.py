@@ -35,8 +35,14 @@ def partition_of(link):
 
 
 class Waiter:
+    def __init__(self):
+        self.acknowledged = []
+
     def wake(self, partition):
         """Nothing to look at."""
+
+    def note_acknowledged(self, partition):
+        self.acknowledged.append(partition)
 
 
 def test_produce_passes_unchanged_and_is_stored(link):
@@ -56,9 +62,11 @@ def test_produce_passes_unchanged_and_is_stored(link):
 def test_replica_fetcher_is_told_of_the_produce(link):
     partition = partition_of(link)
     link.produce(batch_v2(1))
-    partition.parked[Waiter()] = None
+    waiter = Waiter()
+    partition.parked[waiter] = None
     link.reply(100)
     assert link.broker.replica_fetcher.asked == [partition]
+    assert waiter.acknowledged == [partition]
     partition.parked.clear()
     link.produce(batch_v2(1))
     link.broker.clock_s = partition.leader_state.proven_at + REFRESH_EPOCH_S

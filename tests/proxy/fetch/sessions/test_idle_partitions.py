@@ -48,7 +48,9 @@ class Scene:
             own_connections=SimpleNamespace(usable=True),
         )
         self.link = Link(
-            broker, SimpleNamespace(used=lambda *args: self.used.append(args)), Reads()
+            broker,
+            SimpleNamespace(used=lambda *args: self.used.append(args), withdrawn=0),
+            Reads(),
         )
         kept: dict[tuple[str | bytes, int], CachedPartition] = {}
         for partition in self.partitions:
@@ -125,6 +127,27 @@ def test_idle_partition_is_not_evaluated_again(scene):
     assert (scene.idle_partitions.clean_count, scene.marks()) == (COUNT, [1] * COUNT)
     assert len(scene.used) == COUNT, "the client's right is renewed as for a hit"
     assert len(scene.link.reads.dropped) == COUNT, "what was read of it before is of no use"
+
+
+def test_all_are_evaluated_once_after_a_right_was_taken_back(scene):
+    scene.look()
+    scene.link.authorization.withdrawn += 1
+    assert scene.look() == ([], COUNT)
+    assert scene.look() == ([], 0)
+
+
+def test_partition_with_records_that_were_acknowledged_is_evaluated_until_they_are_shown(scene):
+    scene.look()
+    partition = scene.partitions[2]
+    partition.row.acknowledged_end = 11
+    for waiter in partition.parked:
+        waiter.note_acknowledged(partition)
+    assert scene.covered == [], "nobody is woken"
+    assert scene.look() == ([2], 1)
+    assert scene.look() == ([2], 1)
+    partition.row.acknowledged_end = 10
+    assert scene.look() == ([], 1)
+    assert scene.look() == ([], 0)
 
 
 def test_woken_partition_is_evaluated_until_idle(scene):

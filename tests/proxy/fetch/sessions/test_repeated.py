@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from protocol.errors import ErrorCode
 from protocol.fetch import FetchPartition
 from protocol.fetch_build import build_request
+from proxy.fetch import delayed_fetch
+from proxy.fetch.sessions import repeated
 from proxy.fetch.sessions.cache import SessionCache, SessionLimits
-from proxy.fetch.sessions.repeated import RepeatedFetches
+from proxy.fetch.sessions.repeated import RepeatedFetches, RepeatedPartitions
+from proxy.partitions.store import announce
 from tests.kit.cache_batches import build_batch, insert
 from tests.proxy.cached_partition import World
 from tests.proxy.followed_partition import EPOCH, TOPIC_ID, known, stand_in
@@ -236,17 +240,18 @@ class Script:
         for waiting in list(partition.parked):
             waiting.wake(partition)
 
-    def seen(self, scene: Scene) -> dict[str, Any]:
-        """All that must be the same with memory and without."""
-        state = scene.world.state()
-        counters = {
-            name: value
-            for name, value in state["counters"].items()
-            if "looked" not in name and "repeated" not in name
-        }
-        names = ("lines", "empty", "replies", "memory")
-        sent = b"".join(state["sent"])  # a read may bring two responses
-        return {"sent": sent, "counters": counters, **{name: state[name] for name in names}}
+
+def seen(scene: Scene) -> dict[str, Any]:
+    """All that must be the same with memory and without."""
+    state = scene.world.state()
+    counters = {
+        name: value
+        for name, value in state["counters"].items()
+        if "looked" not in name and "repeated" not in name
+    }
+    names = ("lines", "empty", "replies", "memory")
+    sent = b"".join(state["sent"])  # a read may bring two responses
+    return {"sent": sent, "counters": counters, **{name: state[name] for name in names}}
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -258,8 +263,123 @@ async def test_a_client_cannot_tell(seed: int) -> None:
             await script.step()
         remembering, plain = script.scenes
         assert plain.repeated == 0
-        assert script.seen(remembering) == script.seen(plain)
+        assert seen(remembering) == seen(plain)
         repeated += remembering.repeated
         for one in script.scenes:
             one.end()
     assert repeated > SCRIPTS * 10
+
+
+async def test_a_fetch_that_is_not_remembered_ends_what_is() -> None:
+    """It names a partition that the ring does not have, and too few to be remembered itself. Those that the Fetch
+    behind it names no more have news, which its response does not carry.
+    """
+    scenes = Scene(PARTITIONS - 1), Scene(NEVER)
+    for scene in scenes:
+        asked = at_ends(scene)
+        fewer = asked[: PARTITIONS - 1]
+        await scene.fetch(fewer, max_wait_ms=0)
+        await scene.fetch(fewer, max_wait_ms=0)
+        await scene.fetch([asked[-1]], max_wait_ms=0)
+        for index in (0, 1):
+            await scene.arrive(index)
+        await scene.fetch(fewer[2:], max_wait_ms=0)
+    remembering, plain = scenes
+    assert seen(remembering) == seen(plain)
+    assert remembering.repeated == 1
+    assert remembering.sessions.statistics().partitions == 0
+    for scene in scenes:
+        scene.end()
+
+
+async def test_a_list_of_aborted_transactions_that_was_null_is_shown_again() -> None:
+    """A broker's list is null where the first batch does not fit, and empty at the end of the log
+    (ReplicaManager.readFromLog, LocalLog.read). The client goes to the end without having read that batch.
+    """
+    scenes = Scene(PARTITIONS), Scene(NEVER)
+    for scene in scenes:
+        await scene.fetch(at_ends(scene), max_wait_ms=0, isolation_level=1)
+        behind = [(index, end - (index < 2)) for index, end in at_ends(scene)]
+        for asked in (behind, at_ends(scene)):
+            await scene.fetch(asked, max_wait_ms=0, isolation_level=1, max_bytes=1_500)
+    remembering, plain = scenes
+    assert remembering.repeated == 2
+    assert seen(remembering) == seen(plain)
+    for scene in scenes:
+        scene.end()
+
+
+async def test_a_right_that_the_broker_has_taken_back_is_asked_for() -> None:
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    scenes = Scene(PARTITIONS), Scene(NEVER)
+    for scene in scenes:
+        for _ in range(3):
+            await scene.fetch(at_ends(scene), max_wait_ms=0)
+        scene.world.link.handlers.authorization.learn(TOPIC_ID, code, scene.world.clock_s)
+        assert await scene.fetch(at_ends(scene), max_wait_ms=0) == []
+    remembering, plain = scenes
+    assert remembering.repeated == 3
+    assert seen(remembering) == seen(plain)
+    for scene in scenes:
+        scene.end()
+
+
+async def test_a_record_that_was_acknowledged_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The broker has acknowledged it, and its HW has not been shown yet: no response may be empty."""
+    monkeypatch.setattr(delayed_fetch, "PROOF_WAIT_S", 3600.0)
+    scenes = Scene(PARTITIONS), Scene(NEVER)
+    for scene in scenes:
+        for _ in range(3):
+            await scene.fetch(at_ends(scene), max_wait_ms=0)
+        asked = at_ends(scene)
+        partition = scene.partitions[3]
+        partition.row.acknowledged_end = partition.tail + 1
+        announce(stand_in(scene.world.broker), partition, partition.tail, False, 0.0)
+        assert await scene.fetch(asked, max_wait_ms=0) == []
+        await scene.arrive(3)
+        assert not scene.waits
+    remembering, plain = scenes
+    assert remembering.repeated == 3
+    assert seen(remembering) == seen(plain)
+    for scene in scenes:
+        scene.end()
+
+
+@pytest.mark.parametrize("step", ["take_request", "build_heads"])
+async def test_an_error_ends_what_is_remembered(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Fetch that raises half way goes to the broker. What it has left half changed serves no other."""
+    scene = Scene(PARTITIONS)
+    for _ in range(2):
+        await scene.fetch(at_ends(scene), max_wait_ms=0)
+    await scene.fetch(at_ends(scene)[1:], max_wait_ms=0)
+    assert scene.repeated == 2
+
+    def fail(*_args: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as broken:
+        broken.setattr(RepeatedPartitions, step, fail)
+        assert await scene.fetch(at_ends(scene), max_wait_ms=0) == []
+    assert scene.waits, "the broker has it"
+    assert scene.sessions.statistics().partitions == 0
+    assert scene.world.link.handlers.repeated.ring is None
+    scene.end()
+    assert scene.sessions.statistics().partitions == 0
+
+
+async def test_room_that_was_reserved_is_given_back_after_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = Scene(PARTITIONS)
+
+    def fail(*_args: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as broken:
+        broken.setattr(repeated, "FetchRing", fail)
+        assert await scene.fetch(at_ends(scene), max_wait_ms=0) == []
+    assert scene.sessions.statistics().partitions == 0
+    scene.end()
+    assert scene.sessions.statistics().partitions == 0
