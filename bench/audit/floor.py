@@ -28,22 +28,23 @@ def main(logs: str) -> int:
     import duckdb  # the other runs need none
 
     files = f"{logs}/*.jsonl*"
-    duckdb.sql(
+    database = duckdb.connect()
+    database.execute(
         "CREATE TABLE lines AS SELECT * FROM"
         f" read_json('{files}', format='newline_delimited', columns={{{COLUMNS}}})"
     )
     for keys in SUMS:
         named = ", ".join(keys)
-        duckdb.sql(
+        database.execute(
             f"SELECT {named}, count(*), sum(bytes) FROM lines WHERE type = 'fetch' GROUP BY {named}"
         ).fetchall()
-    duckdb.sql(
+    database.execute(
         "SELECT result, quantile_cont(totalMs, [0.5, 0.99]) FROM lines WHERE bytes > 0 GROUP BY 1"
     ).fetchall()
-    duckdb.sql(
+    database.execute(
         "SELECT floor(log2(greatest(ageBytes, 1)) * 256), sum(bytes) FROM lines GROUP BY 1"
     ).fetchall()
-    ((count, size_bytes),) = duckdb.sql(
+    ((count, size_bytes),) = database.execute(
         "SELECT count(*), sum(bytes) FILTER (type = 'fetch') FROM lines"
     ).fetchall()
     print(f"lines {count} bytes {size_bytes}")

@@ -9,9 +9,9 @@ import pytest
 from blockcache.cache import BlockCache
 from blockcache.sections import plan_sections
 from proxy.config.docs import PAGE, build_page, main
-from proxy.config.keys import KEYS, environment_name, key_of
+from proxy.config.keys import KEYS, environment_name
 from proxy.config.model import Config
-from proxy.config.section import Section
+from proxy.config.section import Section, key_of
 from proxy.config.units import GIB, KIB, MIB
 
 ROOT = Path(__file__).parents[3]

@@ -116,6 +116,9 @@ class Silent:
     def wake(self, _partition: object) -> None:
         """Nothing follows."""
 
+    def note_acknowledged(self, _partition: object) -> None:
+        """Nothing follows."""
+
 
 def test_unwanted_partition_leaves() -> None:
     hot = Hot(2)

@@ -92,6 +92,9 @@ class Waiting:
     def wake(self, partition):
         self.seen.append((partition.index, self.watched.leases()))
 
+    def note_acknowledged(self, _partition):
+        """Nobody is woken by it."""
+
 
 def entry(index, high_watermark, error_code=0, diverging=None):
     """An entry as it is scanned."""
