@@ -193,9 +193,16 @@ class AdminServer:
         return bool(self._servers)
 
     def stop_accepting(self) -> None:
-        """Close the sockets. Connections that are open end by themselves."""
+        """Close the sockets. Connections that are open end by themselves.
+
+        A server closes two turns of the loop after it has stopped to accept: asyncio serves a connection
+        one turn after it was accepted, and forgets it, open, if its server has closed meanwhile.
+        """
+        loop = asyncio.get_running_loop()
         for server in self._servers:
-            server.close()
+            for one in server.sockets:
+                loop.remove_reader(one.fileno())
+            loop.call_soon(loop.call_soon, server.close)
         self._servers = []
 
     async def close(self) -> None:

@@ -1,8 +1,10 @@
 """The admin server over real sockets on the loopback: routes, refusals, bounds, closing."""
 
 import asyncio
+import gc
 import json
 import re
+import socket
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -387,3 +389,34 @@ def test_an_action_that_fails_costs_a_500() -> None:
     answer = run_on_uvloop(run())
     assert answer.startswith(b"HTTP/1.1 500 ")
     assert b"hunter2" not in answer
+
+
+@pytest.mark.parametrize("turns", range(5))
+def test_a_client_is_answered_or_left_to_the_next_server(turns: int) -> None:
+    """Whenever the server stops to accept; the supervisor shares its sockets with a worker, on asyncio's own loop."""
+
+    async def scenario() -> bytes:
+        (listening,) = bind(ANYWHERE)
+        server, successor = AdminServer(routes_of()), AdminServer(routes_of())
+        await server.start([listening.dup()])
+        with socket.create_connection(listening.getsockname()) as client:
+            client.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_sendall(client, GET)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            server.stop_accepting()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            await successor.start([listening])
+            answer = await asyncio.wait_for(loop.sock_recv(client, 1 << 16), NEVER_S)
+        await server.close()
+        await successor.close()
+        return answer
+
+    gc.collect()
+    gc.disable()  # a connection that was forgotten would be closed at a collection, some time later
+    try:
+        assert b"200 OK" in asyncio.run(scenario())
+    finally:
+        gc.enable()
