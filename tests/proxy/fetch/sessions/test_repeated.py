@@ -32,7 +32,7 @@ VERSION = 13
 ROOM = 1 << 20
 SEEDS, SCRIPTS, STEPS = 5, 8, 150
 ENDLESS_MS = 3_600_000
-"""The time that a Fetch may wait is the event loop's: on a busy machine it would end between two scenes."""
+"""The times that a Fetch may wait are the event loop's: on a busy machine they would end between two scenes."""
 
 
 class Scene:
@@ -41,6 +41,8 @@ class Scene:
     def __init__(self, least: int, limit: int = 100) -> None:
         self.world = world = World(verify_ratio=0.0, sizes=(1_000,), room_bytes=ROOM)
         world.store_others(PARTITIONS)
+        cache = world.broker.config.cache.model_copy(update={"hole_wait_s": ENDLESS_MS / 1000})
+        world.broker.configure(world.broker.config.model_copy(update={"cache": cache}))
         world.broker.own_connections = stand_in(
             SimpleNamespace(usable=True, link=lambda _purpose: None)
         )
