@@ -87,6 +87,7 @@ class SessionPartitions:
 
     __slots__ = ("_order", "_turns", "by_key", "topics", "tracker")
 
+    names_clean = False
     turn_of = TURN
     """Place of a kept partition in the order in which they are to be read."""
 

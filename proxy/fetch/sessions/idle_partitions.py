@@ -46,6 +46,12 @@ class RememberedPartitions(Protocol):
     tracker: DirtyTracker | None
 
     @property
+    def names_clean(self) -> bool:
+        """Whether a response names clean partitions too, each with HW for LSO; a session's omits
+        them.
+        """
+
+    @property
     def by_key(self) -> dict[PartitionKey, CachedPartition]:
         """Those that the next Fetch asks for, unless its request says otherwise."""
 
@@ -164,6 +170,7 @@ class IdlePartitions:
         if (
             kept.high_watermark != row.high_watermark
             or kept.log_start_offset != row.log_start_offset
+            or (row.last_stable_offset != row.high_watermark and self._partitions.names_clean)
             or not partition.open_polls
             or partition.is_refused(now)
             or row.acknowledged_end > row.high_watermark  # `has_unseen`, without a call

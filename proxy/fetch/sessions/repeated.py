@@ -43,6 +43,8 @@ class RepeatedPartitions:
 
     __slots__ = ("_by_topic", "_ring", "_slots", "by_key", "tracker")
 
+    names_clean = True
+
     def __init__(self, ring: FetchRing) -> None:
         self._ring = ring
         self._slots = [CachedPartition(asked, turn=slot) for slot, asked in enumerate(ring.asked)]
