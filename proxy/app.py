@@ -31,6 +31,7 @@ from metrics.collector import Exposition
 from proxy.admin.http import AdminServer, HttpResponse, build_routes, json_answer
 from proxy.admin.samples import collect
 from proxy.broker import Broker
+from proxy.build_info import find_version
 from proxy.config.check import read_secret
 from proxy.config.load import Loaded
 from proxy.dispatch import Dispatch
@@ -295,7 +296,7 @@ async def serve(
         cache=cache,
         figures=handover.figures,
         keep=keep,
-        version=handover.version,
+        version=find_version(),
     )
     loop, has_successor = asyncio.get_running_loop(), asyncio.Event()
     loop.add_signal_handler(signal.SIGHUP, forebay.reloader.request)

@@ -37,7 +37,7 @@ def describe_missing(modules: Sequence[str]) -> str | None:
     missing = [name for name in modules if find_spec(name) is None]
     if not missing:
         return None
-    return f"{' and '.join(missing)} is not installed: pip install 'forebay[audit]'"
+    return f"{' and '.join(missing)} is not installed: pip install {' '.join(missing)}"
 
 
 def size_argument(text: str) -> int:

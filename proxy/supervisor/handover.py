@@ -89,8 +89,8 @@ class Handover:
     """`in_force`: where a reload leaves its configuration for later workers. `arguments`: those of
     `forebay serve`, by which the configuration is read again. `heartbeat`: descriptor of the pipe to
     the supervisor. `arena`: memory that outlives each worker; None: no arena of this mode outlives one.
-    `figures`: what the supervisor counts. `version`: Forebay's own. `is_successor`: another worker
-    serves until this one accepts clients.
+    `figures`: what the supervisor counts. `is_successor`: another worker serves until this one
+    accepts clients.
     """
 
     config: Config
@@ -100,7 +100,6 @@ class Handover:
     heartbeat: int
     arena: ArenaMemory | None
     figures: Figures
-    version: str
     is_successor: bool = False
 
 
@@ -117,7 +116,6 @@ def write_handover(handover: Handover) -> int:
         "heartbeat": handover.heartbeat,
         "arena": None if handover.arena is None else (handover.arena.fd, handover.arena.path),
         "figures": (handover.figures.fd, handover.figures.names),
-        "version": handover.version,
         "isSuccessor": handover.is_successor,
     }
     fd = os.memfd_create("forebay-handover", 0)
@@ -152,7 +150,6 @@ def read_handover(fd: int) -> Handover:
             content["heartbeat"],
             _open_arena(content["arena"]),
             figures,
-            content["version"],
             content["isSuccessor"],
         )
     except Exception as error:  # pickle raises of any kind

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from blockcache.arena_file import ArenaError
 from proxy.admin.http import PROMETHEUS_TEXT, AdminServer, HttpResponse, build_probes
+from proxy.build_info import find_commit
 from proxy.config.check import read_secret
 from proxy.sockets import bind_all
 from proxy.supervisor.arena import close_arena, open_arena
@@ -162,7 +163,8 @@ class Supervisor:
             "forebay_connection_errors_total": self._figures[PIPES_REFUSED,],
         }
         lines = [f"{name} {value}" for name, value in values.items()]
-        lines.append(f'forebay_build_info{{version="{self._version}",commit_id=""}} 1')
+        build = f'version="{self._version}",commit_id="{find_commit()}"'
+        lines.append(f"forebay_build_info{{{build}}} 1")
         for (name, *labeled), number in self._figures.read():
             labels = f'{{{LABELS[name]}="{labeled[0]}"}}' if labeled else ""
             lines.append(f"{name}{labels} {number}")
@@ -210,7 +212,6 @@ class Supervisor:
                 heartbeat,
                 self._arena,
                 self._figures,
-                self._version,
                 is_successor,
             )
 

@@ -110,7 +110,7 @@ async def test_heart_beats_while_the_arena_is_allocated(monkeypatch: pytest.Monk
     monkeypatch.setattr(app, "open_cache", open_slowly)
     reader, writer = os.pipe()
     in_force, arena = ConfigInForce(), open_memory()
-    handover = Handover(config, in_force, (), bind_all(config), writer, arena, Figures(), "0")
+    handover = Handover(config, in_force, (), bind_all(config), writer, arena, Figures())
     serving = asyncio.create_task(app.serve(handover, LogQueue(io.BytesIO(), 10)))
     os.set_blocking(reader, False)
     beats = b""

@@ -38,7 +38,7 @@ def test_a_worker_reads_what_was_written(tmp_path: Path) -> None:
     arena, figures = open_file(tmp_path / "arena"), Figures()
     os.set_inheritable(arena.fd, True)
     written = Handover(
-        config, in_force, arguments, sockets, writer, arena, figures, "1.2", is_successor=True
+        config, in_force, arguments, sockets, writer, arena, figures, is_successor=True
     )
     fd = write_handover(written)
     assert os.get_inheritable(fd)
@@ -49,7 +49,7 @@ def test_a_worker_reads_what_was_written(tmp_path: Path) -> None:
     assert dict(read.figures.read())[UPGRADES, "done"] == 3
     assert read.arena is not None and (read.arena.fd, read.arena.path) == (arena.fd, arena.path)
     assert not os.get_inheritable(arena.fd)
-    assert (read.in_force.fd, read.arguments, read.version) == (in_force.fd, arguments, "1.2")
+    assert (read.in_force.fd, read.arguments) == (in_force.fd, arguments)
     assert not os.get_inheritable(in_force.fd)
     assert find_address(read.sockets.admin) == find_address(sockets.admin)
     assert read.sockets.listeners[0][0].fileno() == sockets.listeners[0][0].fileno()
@@ -69,7 +69,7 @@ def test_a_worker_of_another_build_validates_the_configuration(monkeypatch) -> N
     config = build_config({("limits", "idleTimeout"): "1h30m"})
     sockets, in_force, figures = bind_all(config), ConfigInForce(), Figures()
     reader, writer = os.pipe()
-    fd = write_handover(Handover(config, in_force, ["serve"], sockets, writer, None, figures, "1"))
+    fd = write_handover(Handover(config, in_force, ["serve"], sockets, writer, None, figures))
     monkeypatch.setattr(handover, "BUILD", [("model.py", 1, 2)])
     monkeypatch.setattr(Config, "__setstate__", None)
     read = read_handover(fd)

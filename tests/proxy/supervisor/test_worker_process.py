@@ -37,7 +37,7 @@ COUNTED[RESTARTS, "exit"] = 7
 def handing_over(config: Config, sockets: Sockets) -> Callable[[int], Handover]:
     """What a supervisor gives to a worker. Its file of the configuration in force is another's."""
     in_force = ConfigInForce(2)
-    return lambda heartbeat: Handover(config, in_force, (), sockets, heartbeat, None, COUNTED, "0")
+    return lambda heartbeat: Handover(config, in_force, (), sockets, heartbeat, None, COUNTED)
 
 
 def start(
