@@ -26,7 +26,7 @@ from protocol.fetch import (
     fetch_encoding,
     partition_layout,
 )
-from protocol.fetch_ring import ANSWERED_WORDS, FetchRing
+from protocol.fetch_ring import ABORTED_WORD, ANSWERED_WORDS, RECORDS_WORD, FetchRing
 from protocol.header import build_request_header, response_body_start
 from protocol.primitives import (
     INT16,
@@ -48,8 +48,6 @@ PAIR_MAX: Final = 9
 HEADS_BYTES: Final = 1 << 16
 HEADS_PARTITIONS: Final = 1024
 NO_ERROR, NO_SESSION = 0, 0
-ABORTED_WORD, RECORDS_WORD = 4, 5
-"""Of a po_answered."""
 _build_heads: Callable[..., int] = lib.po_build_heads
 _build_ring: Callable[..., int] = lib.po_build_ring
 KEY: Callable[[tuple[Any, ...]], tuple[TopicNameOrId, int]] = itemgetter(0, 1)

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from protocol.primitives import TopicNameOrId
 
 ASKED_WORDS: Final = count_words("po_asked", *FetchPartition._fields[1:])
-ANSWERED_WORDS: Final = count_words(
-    "po_answered",
+_ANSWERED: Final = (
     "error_code",
     "high_watermark",
     "last_stable_offset",
@@ -34,6 +33,9 @@ ANSWERED_WORDS: Final = count_words(
     "aborted",
     "records_bytes",
 )
+ANSWERED_WORDS: Final = count_words("po_answered", *_ANSWERED)
+ABORTED_WORD: Final = _ANSWERED.index("aborted")
+RECORDS_WORD: Final = _ANSWERED.index("records_bytes")
 _SLOT_WORDS: Final = ("topic_of", "named", "mark", "place", "order", "dropped")
 _match: Final = lib.po_match_ring
 _new = tuple.__new__

@@ -24,6 +24,7 @@ from protocol.fetch import (
     FetchRequest,
     FetchResponse,
 )
+from protocol.fetch_ring import ASKED_WORDS
 from protocol.header import CLIENT_ID_START, RequestHeader
 from protocol.word_layout import build_layout, count_words
 
@@ -80,7 +81,6 @@ class FetchHead(NamedTuple):
 
 _HEAD: Final = build_layout("po_fetch", *FetchHead._fields)
 _TOPIC_WORDS: Final = count_words("po_topic", "start", "end", "partitions")
-_ASKED_WORDS: Final = count_words("po_asked", *FetchPartition._fields[1:])
 _ANSWER: Final = build_layout("po_answer", *FetchResponse._fields[:-1], "topics")
 _POLLED_WORDS: Final = count_words(
     "po_polled", *FetchedPartition._fields[1:_DIVERGING], *FetchedPartition._fields[_ABORTED + 1 :]
@@ -160,13 +160,13 @@ def scan_request(
         named = repeat(str(only, "utf-8") if version < TOPIC_IDS_FROM else bytes(only))
     else:
         named = _name_topics(frame, version, rows.topic_words, topics)
-    word = iter(rows.asked_words[: asked * _ASKED_WORDS].tolist())
+    word = iter(rows.asked_words[: asked * ASKED_WORDS].tolist())
     fields = zip(named, word, word, word, word, word, word, strict=False)
     partitions = list(map(_new, repeat(FetchPartition), fields))
     left: list[tuple[TopicNameOrId, int]] = []
     if forgotten:
-        indices = rows.asked_words[asked * _ASKED_WORDS : (asked + forgotten) * _ASKED_WORDS]
-        left = list(zip(islice(named, asked, None), indices[::_ASKED_WORDS].tolist(), strict=False))
+        indices = rows.asked_words[asked * ASKED_WORDS : (asked + forgotten) * ASKED_WORDS]
+        left = list(zip(islice(named, asked, None), indices[::ASKED_WORDS].tolist(), strict=False))
     key = _INDEX if topics == 1 else _KEY
     is_distinct = asked < 2 or len(set(map(key, partitions))) == asked
     request = *words[_REPLICA_ID:_NAMES_START], rack_id, partitions, left, is_distinct, False

@@ -15,6 +15,7 @@ from time import time_ns
 from typing import TYPE_CHECKING, TypeAlias
 
 from metrics.access_log import cut_text
+from proxy.accounting.empty_answers import CLEAN
 from proxy.partitions.readable import UNREAD
 
 if TYPE_CHECKING:
@@ -35,9 +36,6 @@ LEAST_DELAY_S = 0.0000005
 millisecond.
 """
 
-EMPTY = ("hit", "")
-"""Result and reason of a partition that memory names without records."""
-
 Departed: TypeAlias = "tuple[ClientFetch, Sequence[PartitionOutcome], bool, float, float, int]"
 """A response that has left: Fetch, outcomes, whether Forebay built it (False: it is the broker's own
 frame), when it left, in seconds, the seconds in the purgatory, or NOT_PARKED, and the number of
@@ -50,7 +48,7 @@ def _is_at_end(one: PartitionOutcome) -> bool:
     asked, partition, _, _, _ = one.status
     return (
         not one.size_bytes
-        and (one.result, one.reason) == EMPTY
+        and (one.result, one.reason) == CLEAN
         and partition is not None
         and partition.is_followed
         and partition.row.high_watermark == asked.fetch_offset

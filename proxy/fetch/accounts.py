@@ -11,7 +11,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from proxy.fetch.access_lines import EMPTY
+from proxy.accounting.empty_answers import CLEAN
 from proxy.fetch.services import NOT_PARKED
 from proxy.partitions.readable import UNREAD, PartitionOutcome
 
@@ -91,7 +91,7 @@ class Accounts:
         counts = broker.counters.fetch
         for fetch, outcomes, is_ours, left_at, waited_s, clean in departed:
             if clean:
-                counts.partitions[EMPTY] += clean
+                counts.partitions[CLEAN] += clean
             for verdict, alike in groupby(outcomes, VERDICT):
                 sizes = list(map(SIZE, alike))
                 counts.partitions[verdict] += len(sizes)

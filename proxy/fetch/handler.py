@@ -67,7 +67,7 @@ def handle_fetch(link: FetchLink, frame: Frame, most: int) -> None:
     replica_id, _, _, max_bytes, isolation_level, session_id, session_epoch, *_ = request
     has_session = session_id != NO_SESSION or session_epoch != FINAL_EPOCH
     if ring is not None and (has_session or replica_id != CONSUMER or not request.is_repeated):
-        repeated.close()  # the comparison has changed the ring, and `take` does not follow
+        repeated.close()  # the comparison has changed the ring, and `take` does not go on with it
     if replica_id != CONSUMER:
         pass_follower(link, frame, head, request)
         return

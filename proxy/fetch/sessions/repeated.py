@@ -138,13 +138,13 @@ class RepeatedFetches:
         """Return the remembered partitions of a Fetch without a session, which names each partition
         once; None if they are not those of the Fetch before. `now` is in seconds.
 
-        Precondition: the request was compared with `ring`, and the connection waits for no response.
+        Precondition: `ring` has matched the request, or is None and the request names `least`
+        partitions; the connection waits for no response.
         """
         ring = self.ring
-        if ring is None or not request.is_repeated:
-            self.close()
+        if ring is None:
             wide = len(request.partitions)
-            if wide >= self.least and self._table.reserve(wide, now):
+            if self._table.reserve(wide, now):
                 self._reserved = wide
                 self.ring = FetchRing(version, request.isolation_level, request.partitions)
             return None
