@@ -30,13 +30,14 @@ Buffer = bytes | bytearray | memoryview
 
 SIZE_MIN = 64 * 1024
 CLOCK_MAX = 1 << 62
-fc_append: Callable[..., int] = lib.fc_append
 fc_contiguous_ends: Callable[..., None] = lib.fc_contiguous_ends
 PLACED_FIELDS = tuple(name for name, _ in ffi.typeof("fc_placed").fields)
 PLACED_WORDS: Final = len(PLACED_FIELDS)
 assert ffi.sizeof("fc_placed") == 8 * PLACED_WORDS
 RUN_END: Final = PLACED_FIELDS.index("run_end")
 CLOCK: Final = PLACED_FIELDS.index("clock")
+APPENDER: Final = tuple((name, field.offset) for name, field in ffi.typeof("fc_appender").fields)
+"""Fields of `BlockCache.appender`, and their places in bytes."""
 NOT_STORED, RECLAIM = lib.FC_NOT_STORED, lib.FC_RECLAIM
 IDENTITY_BYTES: Final[int] = lib.FC_IDENTITY_BYTES
 """The most that `BlockCache.note_identity` takes."""
@@ -169,6 +170,8 @@ class BlockCache:
         ahead = max(2 * self._a.block_max_bytes, data_bytes // 64)
         self.high_water_bytes: int = data_bytes - ahead
         self.low_water_bytes: int = data_bytes - 2 * ahead
+        append = ffi.addressof(lib, "fc_append_to")
+        self._appender = ffi.new("fc_appender *", (append, self._a, self.high_water_bytes))
 
     # An earlier process's arena
 
@@ -238,7 +241,7 @@ class BlockCache:
         if not self.is_pending:
             raise CacheError("no arena was left by an earlier process, or it was decided about")
         self.is_pending = False
-        self._a = self._arena.header = self._arena.mapped
+        self._a = self._arena.header = self._appender.arena = self._arena.mapped
 
     def note_identity(self, identity: bytes) -> None:
         """Notes in the arena whose bytes these are, for who takes it over; at most IDENTITY_BYTES."""
@@ -306,24 +309,24 @@ class BlockCache:
         _, _, first_offset, next_offset, conflict_offset, stored, skipped, batches = words.tolist()
         return Inserted(stored, first_offset, next_offset, conflict_offset, skipped, batches)
 
-    def append(self, buf: Buffer, placed: memoryview, count: int) -> None:
-        """Stores `count` v2 batches of `buf` as a broker does.
+    @property
+    def appender(self) -> Any:
+        """How C stores batches as a broker does (`fc_appender *`): `append` takes the arena, a buffer and its size,
+        places, how many of them are done and how many there are, and `used_max`.
 
-        `placed` has PLACED_WORDS integers for each: slot, start and end in `buf`, the base offset and leader epoch that
-        it is stored with, RUN_END, which becomes where its run ends now, and CLOCK, which becomes what
-        `peek_admitted_bytes` was before it. RUN_END is negative where nothing was stored:
-        something of it is there, it may not enter, it is no such batch, or `eliminate` is due. `buf` stays as it is, or
-        is memory of `reserve`, where the batch lies then and stays.
+        Each place has PLACED_WORDS integers: slot, start and end in the buffer, the base offset and leader epoch that
+        the batch is stored with, RUN_END, which becomes where its run ends now, and CLOCK, which becomes what
+        `peek_admitted_bytes` was before it. RUN_END is negative where nothing was stored: something of it is there, it
+        may not enter, it is no such batch, or `eliminate` is due. The buffer stays as it is, or is memory of `reserve`,
+        where the batch lies then and stays. Where fewer are done than there are, or `arena` is NULL, `make_room` must
+        come first.
         """
-        if self._offering:
-            self._not_while_offering()
-        if len(placed) < count * PLACED_WORDS:
-            raise CacheError(f"{count} batches in {len(placed)} words")
-        source = buf if type(buf) is bytes else ffi.from_buffer(buf)
-        places = ffi.from_buffer("fc_placed[]", placed)
-        used_max, done = self.high_water_bytes, 0
-        while (done := fc_append(self._a, source, len(buf), places, done, count, used_max)) < count:
-            self._offer()
+        return self._appender
+
+    def make_room(self) -> None:
+        """Has the owners of pins let go of the next block to be evicted. Raises CacheError within that."""
+        self._not_while_offering()
+        self._offer()
 
     def reserve(self, size_bytes: int) -> memoryview | None:
         """Memory for a request of `size_bytes` with one batch that `append` is to store: lent until the last view of it
@@ -515,20 +518,20 @@ class BlockCache:
     def close(self) -> None:
         """Gives up the arena, not what is in it. Views that are still held stay readable; the cache does not."""
         self._arena.close()
-        self._a = None
+        self._a, self._appender.arena = None, ffi.NULL
 
     # Inside
 
     def _offer(self) -> None:
         """Asks the owners of the pins on the next block to be evicted to let go."""
         self._arena.take_back()
-        self._offering = True
+        self._offering, self._appender.arena = True, ffi.NULL
         try:
             for hit in self._arena.holders(self._a.reclaim_block, self._a.reclaim_generation):
                 if hit.pins and hit.on_reclaim is not None:
                     hit.on_reclaim(hit)
         finally:
-            self._offering = False
+            self._offering, self._appender.arena = False, self._a
 
     def _not_while_offering(self) -> None:
         if self._offering:

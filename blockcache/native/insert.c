@@ -235,3 +235,9 @@ uint64_t fc_append(fc_arena *a, const uint8_t *buf, uint64_t size, fc_placed *pl
     }
     return done;
 }
+
+/* fc_append for C that knows neither arena nor places: `placed` has fc_placed. */
+uint64_t fc_append_to(void *arena, const uint8_t *buf, uint64_t size, void *placed, uint64_t done, uint64_t count,
+                      uint64_t used_max) {
+    return fc_append(arena, buf, size, placed, done, count, used_max);
+}

@@ -235,6 +235,13 @@ typedef struct {                   /* one batch of a buffer, with the place that
     int64_t clock;                 /* set by fc_append: the clock of admitted bytes before it */
 } fc_placed;
 
+typedef struct {                   /* how other C stores batches: `append` is fc_append_to */
+    uint64_t (*append)(void *arena, const uint8_t *buf, uint64_t size, void *placed, uint64_t done, uint64_t count,
+                       uint64_t used_max);
+    void *arena;                   /* NULL: nothing may be stored now */
+    uint64_t used_max;
+} fc_appender;
+
 /* partition.c */
 int fc_format(fc_arena *a, const fc_config *config);
 int64_t fc_open(fc_arena *a, const uint8_t *topic_id, int32_t index);
@@ -246,6 +253,8 @@ int fc_advance_start(fc_arena *a, int64_t slot, int64_t log_start_offset);
 int fc_insert(fc_arena *a, int64_t slot, const uint8_t *run, uint64_t size, fc_inserted *out);
 uint64_t fc_append(fc_arena *a, const uint8_t *buf, uint64_t size, fc_placed *placed, uint64_t done, uint64_t count,
                    uint64_t used_max);
+uint64_t fc_append_to(void *arena, const uint8_t *buf, uint64_t size, void *placed, uint64_t done, uint64_t count,
+                      uint64_t used_max);
 /* lent.c */
 int64_t fc_reserve(fc_arena *a, uint64_t size, uint64_t used_max);
 int fc_give_back(fc_arena *a, const uint8_t *bytes);

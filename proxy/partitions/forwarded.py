@@ -44,7 +44,7 @@ LEFT_TAIL, LEFT_TRANSACTIONS, LEFT_RUN, LEFT_EPOCH = (
     lib.PT_LEFT_RUN,
     lib.PT_LEFT_EPOCH,
 )
-"""What is left to be done for a stored batch after `note_stored`."""
+"""What is left to be done for a stored batch."""
 PLACE_FIELDS = ("slot", "start", "end", "base_offset", "leader_epoch", "run_end", "clock")
 """Words of a place."""
 PLACED_WORDS = lib.PT_PLACED_WORDS
@@ -57,14 +57,9 @@ assert PRODUCED.size == 8 * lib.PT_PRODUCED_WORDS
 KEY = Struct("=2Q")
 ROOM = 64
 """Batches of a response for which there is memory from the start."""
-note_stored = lib.pt_note_stored
-"""Notes that the places have the ends of their runs now; negative: that batch is not stored. Takes
-`ForwardedBatches.native`, `pt_work *`, whether runs of stored batches are logged, and the time since
-which an epoch must have been proven, in seconds. The function of C itself: each response calls it.
-"""
 _stamps = count(1)
 _from_buffer, _new, _make = ffi.from_buffer, ffi.new, tuple.__new__
-_forward, _acknowledge, _judge = lib.pt_forward, lib.pt_acknowledge, lib.pt_judge
+_forward, _admit, _judge = lib.pt_forward, lib.pt_admit, lib.pt_judge
 
 
 class Forwarded(NamedTuple):
@@ -80,6 +75,12 @@ class Forwarded(NamedTuple):
     epoch: int
     high_watermark: int
     generation: int
+
+
+Storing = tuple[Any, bool, float]
+"""Where batches are stored (`BlockCache.appender`), whether runs of them are logged, and the time since
+which an epoch must have been proven, in seconds.
+"""
 
 
 class Named(Protocol):
@@ -118,6 +119,10 @@ class StoredBatch(NamedTuple):
     size_bytes: int
     left: int
     clock: int
+
+
+STORE = tuple((name, field.offset) for name, field in ffi.typeof("pt_store").fields)
+"""Fields of where batches are stored, and their places in bytes."""
 
 
 class Work:
@@ -159,20 +164,24 @@ def forward_batches(batches: Any, targets: Sequence[Named]) -> ForwardedBatches 
     return _make(ForwardedBatches, (forwarded, found, list(map(PARTITION, targets))))
 
 
-def acknowledge(
-    batches: ForwardedBatches, frame: Frame, answer: Frame, produced: Any, answered: int
+def admit(
+    batches: ForwardedBatches,
+    frame: Frame,
+    answer: Frame,
+    produced: tuple[Any, int],
+    storing: Storing,
 ) -> Any:
     """Note of each batch of the request `frame` that the response `answer` acknowledges that the broker
-    has its records. Return `pt_work *`. Unless some batches have a log append time, all are
-    judged then, and those to be stored as sent are placed. `produced`: words of `answered` rows
-    (`protocol.produce_rows.ProducedRow`), as C memory.
+    has its records, and return `pt_work *`. Unless some batches have a log append time, all are judged
+    then, and those to be stored as sent are stored: `store_placed` must follow while `appended` is less
+    than `placed`. `produced`: words of rows (`protocol.produce_rows.ProducedRow`) as C memory, and their number.
     """
     native, count, _ = batches
     if count > work.room:
         work.make_room(count)
     source = frame if type(frame) is bytes else _from_buffer(frame)
     said = answer if type(answer) is bytes else _from_buffer(answer)
-    _acknowledge(source, native, count, said, produced, answered, work.native)
+    _admit(source, len(frame), native, count, said, *produced, *storing, work.native)
     return work.native
 
 
@@ -181,6 +190,12 @@ def place(batches: ForwardedBatches) -> None:
     are stored.
     """
     lib.pt_place(batches.native, work.native)
+
+
+def store_placed(batches: ForwardedBatches, frame: Frame, storing: Storing) -> None:
+    """Store the placed batches that the cache has neither taken nor refused, and note it of all once it has."""
+    source = frame if type(frame) is bytes else _from_buffer(frame)
+    lib.pt_store_placed(source, len(frame), batches.native, *storing, work.native)
 
 
 def list_left(batches: ForwardedBatches) -> list[StoredBatch]:

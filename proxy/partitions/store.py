@@ -20,7 +20,7 @@ from operator import attrgetter
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
-from blockcache.cache import PLACED_FIELDS
+from blockcache.cache import APPENDER, PLACED_FIELDS
 from protocol import batch
 from proxy.partitions.forwarded import (
     LEFT_EPOCH,
@@ -30,14 +30,14 @@ from proxy.partitions.forwarded import (
     NOT_STORED,
     PLACE_FIELDS,
     SAMPLED,
-    acknowledge,
+    STORE,
+    admit,
     judge,
     list_left,
     list_others,
     list_stamped,
-    note_stored,
     place,
-    work,
+    store_placed,
 )
 from proxy.partitions.leader_state import REFRESH_EPOCH_S
 from proxy.partitions.producer_state import DuplicateCheck
@@ -64,6 +64,7 @@ BASE_OFFSET, LAST_DELTA, LAST_DELTA_AT = Struct(">q"), Struct(">i"), 23
 """Last offset delta of a batch, behind CRC and attributes: DefaultRecordBatch, LastOffsetDelta."""
 PARKED = attrgetter("parked")
 assert PLACED_FIELDS == PLACE_FIELDS, "C places a batch by the fields that the cache stores it by"
+assert APPENDER == STORE, "C stores by the function that the cache offers"
 
 
 def admit_response(
@@ -81,15 +82,18 @@ def admit_response(
     Batches that may be stored as they were sent are stored by one call. Before any of them
     is judged, those with a log append time are: they may show that the broker changes what it stores.
     """
-    said = acknowledge(forwarded, frame, answer, *produced)
+    storing = broker.cache.appender, broker.stored_runs is not None, now - REFRESH_EPOCH_S
+    said = admit(forwarded, frame, answer, produced, storing)
     if said.stamped:
         for one, row in list_stamped(forwarded):
             admit_singly(broker, one, row, frame, now)
         place(forwarded)
+        store_placed(forwarded, frame, storing)
+    while said.appended < said.placed:
+        broker.cache.make_room()
+        store_placed(forwarded, frame, storing)
     left: Sequence[StoredBatch] = ()
     if said.placed:
-        broker.cache.append(frame, work.places, said.placed)
-        note_stored(forwarded.native, said, broker.stored_runs is not None, now - REFRESH_EPOCH_S)
         if said.stored:
             broker.counters.produce.batches["store"] += said.stored
             broker.counters.stored.batches["produce"] += said.stored

@@ -6,7 +6,7 @@ from array import array
 
 from blockcache._pyfastcache import ffi, lib
 
-from blockcache.cache import RUN_END, BlockCache, Buffer
+from blockcache.cache import PLACED_WORDS, RUN_END, BlockCache, Buffer
 from blockcache.results import Inserted
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -57,12 +57,23 @@ def append(
 ) -> int | None:
     """Appends one batch; where its run ends, None where it was not stored."""
     placed = place(slot, start, end, base_offset, epoch, 0, 0)
-    cache.append(buf, placed, 1)
+    append_placed(cache, buf, placed, 1)
     return None if placed[RUN_END] < 0 else placed[RUN_END]
 
 
+def append_placed(cache: BlockCache, buf: Buffer, placed: memoryview, count: int) -> None:
+    """Appends `count` batches of `buf` at `placed`, by the function that C is given."""
+    done, to = 0, cache.appender
+    source, places = ffi.from_buffer(buf), ffi.from_buffer(placed)
+    assert len(placed) >= count * PLACED_WORDS
+    while to.arena == ffi.NULL or (
+        (done := to.append(to.arena, source, len(buf), places, done, count, to.used_max)) < count
+    ):
+        cache.make_room()
+
+
 def place(*words: int) -> memoryview:
-    """Words of `BlockCache.append`."""
+    """Words of `BlockCache.appender`."""
     return memoryview(array("q", words))
 
 

@@ -176,7 +176,7 @@ static void acknowledge(pt_forwarded *one, const po_produced *said) {
 void pt_acknowledge(const uint8_t *frame, pt_forwarded *forwarded, int64_t count, const uint8_t *answer,
                     const void *produced, int64_t answered, pt_work *work) {
     batch_table table = {.key = work->key};
-    work->acknowledged = work->stamped = work->placed = work->stored = work->any_left = 0;
+    work->acknowledged = work->stamped = work->placed = work->appended = work->stored = work->any_left = 0;
     if (!open_table(&table, frame, forwarded, count)) {
         return;
     }
@@ -226,7 +226,7 @@ static void judge(pt_forwarded *one) {
 }
 
 void pt_place(pt_forwarded *forwarded, pt_work *work) {
-    work->placed = 0;
+    work->placed = work->appended = 0;
     for (int64_t number = 0; number < work->acknowledged; number++) {
         int64_t which = work->order[number];
         pt_forwarded *one = forwarded + which;
@@ -348,5 +348,25 @@ void pt_note_stored(pt_forwarded *forwarded, pt_work *work, _Bool has_runs, doub
         work->stored++;
         one->left = note_stored(one, &place, has_runs, epoch_since);
         work->any_left |= one->left;
+    }
+}
+
+void pt_store_placed(const uint8_t *frame, uint64_t size, pt_forwarded *forwarded, const void *store, _Bool has_runs,
+                     double epoch_since, pt_work *work) {
+    const pt_store *to = store;
+    if (to->arena != NULL && work->appended < work->placed) {
+        work->appended = (int64_t)to->append(to->arena, frame, size, work->places, (uint64_t)work->appended,
+                                             (uint64_t)work->placed, to->used_max);
+        if (work->appended == work->placed) {
+            pt_note_stored(forwarded, work, has_runs, epoch_since);
+        }
+    }
+}
+
+void pt_admit(const uint8_t *frame, uint64_t size, pt_forwarded *forwarded, int64_t count, const uint8_t *answer,
+              const void *produced, int64_t answered, const void *store, _Bool has_runs, double epoch_since, pt_work *work) {
+    pt_acknowledge(frame, forwarded, count, answer, produced, answered, work);
+    if (!work->stamped) {
+        pt_store_placed(frame, size, forwarded, store, has_runs, epoch_since, work);
     }
 }

@@ -107,9 +107,17 @@ typedef struct {                /* a produced batch in flight, and its partition
     int64_t clock;              /* of admitted bytes, before it; once it is stored */
 } pt_forwarded;
 
+typedef struct {                /* where batches are stored: fc_appender of the cache */
+    uint64_t (*append)(void *arena, const uint8_t *buf, uint64_t size, void *placed, uint64_t done, uint64_t count,
+                       uint64_t used_max);
+    void *arena;                /* NULL: nothing may be stored now */
+    uint64_t used_max;
+} pt_store;
+
 typedef struct {                /* of one response; room for as many batches as were forwarded */
     uint64_t key[2];            /* secret and random: no client can choose topics whose names collide */
     int64_t acknowledged, stamped, placed, stored;
+    int64_t appended;           /* of the placed ones, how many the store has taken or refused */
     int64_t any_left;           /* `left` of all stored batches, united */
     int64_t *order;             /* numbers of the acknowledged batches; once they are placed, of those that are */
     int64_t *others;            /* of the acknowledged ones that are not placed */
@@ -161,6 +169,13 @@ void pt_place(pt_forwarded *forwarded, pt_work *work);
 /* Notes that the placed batches are stored; one whose run_end is negative is not, and its verdict becomes PT_UNJUDGED. `left`
  * of each says what remains to be done. `epoch_since`: when an epoch must have been proven, at least. */
 void pt_note_stored(pt_forwarded *forwarded, pt_work *work, _Bool has_runs, double epoch_since);
+/* Gives the placed batches to `store` (pt_store), those that it has not had, and notes what is stored once it has had all. While
+ * `appended` is less than `placed`, the store wants memory back: call again then. `size` is the frame's. */
+void pt_store_placed(const uint8_t *frame, uint64_t size, pt_forwarded *forwarded, const void *store, _Bool has_runs,
+                     double epoch_since, pt_work *work);
+/* pt_acknowledge, and pt_store_placed unless some have a log append time. */
+void pt_admit(const uint8_t *frame, uint64_t size, pt_forwarded *forwarded, int64_t count, const uint8_t *answer,
+              const void *produced, int64_t answered, const void *store, _Bool has_runs, double epoch_since, pt_work *work);
 /* fetch_limits.c: the one judge of every Fetch. Judges each of `count` partitions; `rows` NULL: it may not be read. Partitions in
  * `numbers` await pt_settle, those in `places` the ends of their runs and pt_find_stored. */
 void pt_find_limits(pt_row *const *rows, const pt_asked *asked, int64_t count, int version, _Bool committed, double now,
