@@ -171,7 +171,17 @@ class BlockCache:
         self.high_water_bytes: int = data_bytes - ahead
         self.low_water_bytes: int = data_bytes - 2 * ahead
         append = ffi.addressof(lib, "fc_append_to")
-        self._appender = ffi.new("fc_appender *", (append, self._a, self.high_water_bytes))
+        self.appender = ffi.new("fc_appender *", (append, self._a, self.high_water_bytes))
+        """How C stores batches as a broker does (`fc_appender *`): `append` takes the arena, a buffer and its size,
+        places, how many of them are done and how many there are, and `used_max`.
+
+        Each place has PLACED_WORDS integers: slot, start and end in the buffer, the base offset and leader epoch that
+        the batch is stored with, RUN_END, which becomes where its run ends now, and CLOCK, which becomes what
+        `peek_admitted_bytes` was before it. RUN_END is negative where nothing was stored: something of it is there, it
+        may not enter, it is no such batch, or `eliminate` is due. The buffer stays as it is, or is memory of `reserve`,
+        where the batch lies then and stays. Where fewer are done than there are, or `arena` is NULL, `make_room` must
+        come first.
+        """
 
     # An earlier process's arena
 
@@ -241,7 +251,7 @@ class BlockCache:
         if not self.is_pending:
             raise CacheError("no arena was left by an earlier process, or it was decided about")
         self.is_pending = False
-        self._a = self._arena.header = self._appender.arena = self._arena.mapped
+        self._a = self._arena.header = self.appender.arena = self._arena.mapped
 
     def note_identity(self, identity: bytes) -> None:
         """Notes in the arena whose bytes these are, for who takes it over; at most IDENTITY_BYTES."""
@@ -308,20 +318,6 @@ class BlockCache:
         self._call(rc)
         _, _, first_offset, next_offset, conflict_offset, stored, skipped, batches = words.tolist()
         return Inserted(stored, first_offset, next_offset, conflict_offset, skipped, batches)
-
-    @property
-    def appender(self) -> Any:
-        """How C stores batches as a broker does (`fc_appender *`): `append` takes the arena, a buffer and its size,
-        places, how many of them are done and how many there are, and `used_max`.
-
-        Each place has PLACED_WORDS integers: slot, start and end in the buffer, the base offset and leader epoch that
-        the batch is stored with, RUN_END, which becomes where its run ends now, and CLOCK, which becomes what
-        `peek_admitted_bytes` was before it. RUN_END is negative where nothing was stored: something of it is there, it
-        may not enter, it is no such batch, or `eliminate` is due. The buffer stays as it is, or is memory of `reserve`,
-        where the batch lies then and stays. Where fewer are done than there are, or `arena` is NULL, `make_room` must
-        come first.
-        """
-        return self._appender
 
     def make_room(self) -> None:
         """Has the owners of pins let go of the next block to be evicted. Raises CacheError within that."""
@@ -518,20 +514,20 @@ class BlockCache:
     def close(self) -> None:
         """Gives up the arena, not what is in it. Views that are still held stay readable; the cache does not."""
         self._arena.close()
-        self._a, self._appender.arena = None, ffi.NULL
+        self._a, self.appender.arena = None, ffi.NULL
 
     # Inside
 
     def _offer(self) -> None:
         """Asks the owners of the pins on the next block to be evicted to let go."""
         self._arena.take_back()
-        self._offering, self._appender.arena = True, ffi.NULL
+        self._offering, self.appender.arena = True, ffi.NULL
         try:
             for hit in self._arena.holders(self._a.reclaim_block, self._a.reclaim_generation):
                 if hit.pins and hit.on_reclaim is not None:
                     hit.on_reclaim(hit)
         finally:
-            self._offering, self._appender.arena = False, self._a
+            self._offering, self.appender.arena = False, self._a
 
     def _not_while_offering(self) -> None:
         if self._offering:

@@ -4,7 +4,6 @@ import struct
 
 import pytest
 
-from blockcache.cache import BlockCache
 from protocol.primitives import build_uvarint
 from protocol.produce_rows import scan_request
 from proxy.partitions.leader_state import REFRESH_EPOCH_S
@@ -269,8 +268,8 @@ def test_a_lost_link_answers_nothing(link):
     assert (link.got, len(link.replies)) == ([], 1)
 
 
-def test_failed_store_does_not_reach_the_client(link, monkeypatch):
-    monkeypatch.setattr(BlockCache, "appender", None)
+def test_failed_store_does_not_reach_the_client(link):
+    link.broker.cache.appender = None
     assert link.produce(batch_v2(3))
     link.reply(100)
     assert link.got == [build_answer(100)]
