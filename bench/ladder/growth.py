@@ -51,6 +51,8 @@ BYTES_CALLS, BESIDE_CALLS = 60, 500
 REPEATS = 3
 MOST_RATIO = 2.0
 """Bar of each straight line: a quadratic one is above 5 with these points, and the noise of a straight one below."""
+FLAT_RATIO = 2.0
+"""Where all points cost less than so many times the cheapest, nothing grows, and the ends differ by noise."""
 STRAIGHT = "Forebay, "
 """Figures with this name have the bar."""
 
@@ -74,8 +76,11 @@ def fit(points: Sequence[tuple[float, float]]) -> tuple[float, float, float]:
 
 def compare_ends(points: Sequence[tuple[float, float]]) -> float:
     """Compare what one more costs: between the last two points, over that between the first and the middle one. 1 on a
-    straight line, infinite where nothing is added at first; needs three points.
+    straight line, 0 on a flat one, infinite where nothing is added at first; needs three points.
     """
+    costs = [cost for _, cost in points]
+    if max(costs) < FLAT_RATIO * min(costs):
+        return 0.0
     (first, middle), (late, last) = (points[0], points[len(points) // 2]), points[-2:]
     early_cost = (middle[1] - first[1]) / (middle[0] - first[0])
     late_cost = (last[1] - late[1]) / (last[0] - late[0])

@@ -89,6 +89,10 @@ def test_what_becomes_cheaper_holds_and_what_costs_nothing_at_first_does_not():
     assert compare_ends([(1, 1.0), (10, 1.0), (20, 2.0)]) == float("inf")
 
 
+def test_a_line_that_does_not_grow_is_flat_whatever_its_noise():
+    assert compare_ends([(10, 18.4), (100, 19.2), (1_000, 12.4), (2_000, 23.7), (4_000, 18.7)]) == 0
+
+
 def test_only_figures_of_forebay_have_a_bar():
     points = [(x, {"Forebay, us": 2.0 * x, "broker, us": 2.0 * x * x}) for x in (1, 10, 100, 200)]
     assert build_bars([Series("t", "x", points)]) == [
