@@ -4,10 +4,10 @@ Owns the line formats (the schema's fields, in their order), the bounded queue a
 and no clock but the one it is given. Formatting is the thread's on purpose (docs/decisions/0026): a line
 formatted by itself pays for cold caches, many in a row do not; after each batch of them, a tenth of a
 millisecond, it pauses, so that nobody waits for the interpreter's lock for a whole switch interval. Invariants:
-`put`, `put_all` and `put_empty` never block and never raise: at `queue_lines` queued lines, after `close`, or when
-the disk fails, lines are dropped and counted; `empty` lines also where the queued ones would name more than
-`queue_lines` partitions; written + dropped + queued = handed in, but for a batch in the thread's hands; every
-file starts with a `log` line.
+`put` and its like never block and never raise: where the queued lines would name more than `queue_lines`
+partitions, after `close`, or when the disk fails, lines are dropped and counted (a line alone may name more);
+what is put is one line; written + dropped + queued = handed in, but for a batch in the thread's hands; every file
+starts with a `log` line.
 """
 
 import base64
@@ -28,11 +28,11 @@ from metrics.log_files import LogFiles
 MAX_TEXT_CHARS = 256
 BATCH_LINES = 64
 """Formatted and written in one go."""
-BATCH_PARTITIONS = 512
-"""A batch ends with the `empty` line by which it names so many partitions."""
+BATCH_PARTITIONS = 256
+"""A batch ends with the line by which it names so many partitions."""
 WRITING, COMPRESSING = "writing", "compressing"
 _PAUSE_S = 0.0002
-_WAKE_AT_LINES = 4096
+_WAKE_AT_PARTITIONS = 4096
 _NO_TOPIC_ID = bytes(16)
 
 
@@ -40,8 +40,8 @@ _NO_TOPIC_ID = bytes(16)
 class LogLimits:
     """Bounds of the log.
 
-    Lines waiting in memory; bytes at which a file is followed by the next; files and bytes kept; longest time
-    between a line and its writing.
+    Lines waiting in memory, each as many as it names partitions; bytes at which a file is followed by the next; files
+    and bytes kept; longest time between a line and its writing.
     """
 
     queue_lines: int = 65_536
@@ -53,20 +53,43 @@ class LogLimits:
 
 @dataclass(frozen=True, slots=True)
 class LogStatistics:
-    """Counts since the start. `last_error`: the last OSError's text, empty while the disk never failed."""
+    """Counts since the start. `queued_partitions`: named by the lines that wait, 1 for a line that names none.
+    `last_error`: the last OSError's text, empty while the disk never failed.
+    """
 
     written_lines: int
     written_bytes: int
     dropped_lines: int
-    queued_lines: int
-    queue_limit_lines: int
+    queued_partitions: int
+    queue_limit_partitions: int
     files: int
     pending_files: int
     last_error: str
 
 
-class FetchResponseLine(NamedTuple):
-    """What the lines of one response have in common; meaning and units in FETCH_FIELDS."""
+class AnsweredPartition(NamedTuple):
+    """One partition of a response; meaning and units in ANSWER_FIELDS and PARTITION_FIELDS. `high_watermark` -1: there
+    is none.
+    """
+
+    topic: str | None
+    topic_id: bytes | None
+    result: str
+    reason: str
+    partition: int
+    offset: int
+    bytes: int
+    high_watermark: int
+    age_bytes: int | None
+    timestamp_ms: int | None = None
+    delay_us: int | None = None
+    would_hit_bytes: int | None = None
+
+
+class ResponseLine(NamedTuple):
+    """Partitions of one response, at least one and at most RESPONSE_PARTITIONS; see RESPONSE_FIELDS. `answers`: a list
+    of `AnsweredPartition`s or of the plain tuples of their fields, which must not change any more.
+    """
 
     ts: int
     listener: str
@@ -74,30 +97,11 @@ class FetchResponseLine(NamedTuple):
     client_id: str | None
     group: str | None
     api_version: int
+    isolation: int
     wait_ms: float
     total_ms: float
     admitted_bytes: int
-
-
-class FetchLine(NamedTuple):
-    """One partition of one Fetch; meaning and units in FETCH_FIELDS. `response`: the same object in all lines of a
-    response, a `FetchResponseLine` or its plain tuple. `high_watermark` -1: there is none.
-    """
-
-    response: "ResponseValues"
-    topic: str | None
-    topic_id: bytes | None
-    partition: int
-    offset: int
-    isolation: int
-    result: str
-    reason: str
-    bytes: int
-    high_watermark: int
-    age_bytes: int | None
-    delay_ms: float | None = None
-    would_hit_bytes: int | None = None
-    timestamp_ms: int | None = None
+    answers: "list[AnswerValues]"
 
 
 class BlockLine(NamedTuple):
@@ -169,23 +173,33 @@ class ListenerAddress(NamedTuple):
     upstream: str
 
 
-ResponseValues = tuple[int, str, int, str | None, str | None, int, float, float, int]
-"""A `FetchResponseLine`'s."""
-FetchValues = tuple[
-    ResponseValues,
+AnswerValues = tuple[
     str | None,
     bytes | None,
-    int,
-    int,
-    int,
     str,
     str,
     int,
     int,
+    int,
+    int,
     int | None,
-    float | None,
     int | None,
     int | None,
+    int | None,
+]
+"""An `AnsweredPartition`'s."""
+ResponseValues = tuple[
+    int,
+    str,
+    int,
+    str | None,
+    str | None,
+    int,
+    int,
+    float,
+    float,
+    int,
+    list[AnswerValues],
 ]
 BlockValues = tuple[
     int,
@@ -219,12 +233,16 @@ EmptyValues = tuple[
     int,
     EmptyCounts,
 ]
-"""A `FetchLine`'s, a `BlockLine`'s, and an `EmptyLine`'s."""
-QueuedLine = FetchValues | BlockValues | EmptyValues | CountersLine
+"""A `ResponseLine`'s, a `BlockLine`'s, and an `EmptyLine`'s."""
+QueuedLine = ResponseValues | BlockValues | EmptyValues | CountersLine
 
 
-def _is_empty(line: QueuedLine) -> bool:
-    return isinstance(line[-1], dict)
+def _count_named(line: QueuedLine) -> int:
+    """Partitions in the line, in an `empty` line each as often as it has a lag of its own; 1 for other lines."""
+    last = line[-1]
+    if isinstance(last, list):
+        return len(last)
+    return sum(map(len, last.values())) if isinstance(last, dict) else 1
 
 
 class AccessLog:
@@ -260,10 +278,12 @@ class AccessLog:
             max_total_bytes=self._limits.max_total_bytes,
         )
         self._queue: deque[QueuedLine] = deque()
-        self._put_partitions = 0  # named by `empty` lines; each number is written by one thread
+        self._put_partitions = 0  # named by lines; each number is written by one thread
         self._taken_partitions = 0
         queue_lines = self._limits.queue_lines
-        self._wake_at_lines = min(max(1, min(_WAKE_AT_LINES, queue_lines // 2)), queue_lines)
+        self._wake_at_partitions = min(
+            max(1, min(_WAKE_AT_PARTITIONS, queue_lines // 2)), queue_lines
+        )
         self._wake = threading.Event()
         self._closing = False
         self._refused_lines = 0
@@ -276,42 +296,26 @@ class AccessLog:
         self._thread = threading.Thread(target=self._run, name="access-log", daemon=True)
         self._thread.start()
 
-    def put(self, line: FetchValues | BlockValues) -> None:
-        """Queue one partition of a Fetch, or one admitted run of batches: a `FetchLine`, a `BlockLine`, or the plain
-        tuple of its fields, which is cheaper to make. Called from one thread only.
+    def put(self, line: QueuedLine, named: int = 1) -> None:
+        """Queue a line, or the plain tuple of its fields, which is cheaper to make. `named`: partitions that it names;
+        1 for a run of batches. Called from one thread only.
         """
-        queue = self._queue
-        if (len(queue) < self._wake_at_lines and not self._closing) or self._has_room():
-            queue.append(line)
-
-    def put_all(self, lines: Sequence[FetchValues]) -> None:
-        """`put`, of what came to pass together."""
-        queue = self._queue
-        if len(queue) + len(lines) <= self._wake_at_lines and not self._closing:
-            queue.extend(lines)
-            return
-        for line in lines:
-            self.put(line)
-
-    def put_empty(self, line: EmptyValues) -> None:
-        """Queue a sum of partitions without records: an `EmptyLine`, or the plain tuple of its fields. The maps in it
-        must not change any more. Called from the thread of `put`.
-        """
-        named = _count_named(line)
-        queued = self._put_partitions - self._taken_partitions
-        if queued and queued + named > self._limits.queue_lines:
-            self._refused_lines += 1
-            self._wake.set()
-        elif self._has_room():
+        queued = self._put_partitions - self._taken_partitions + named
+        if (queued <= self._wake_at_partitions and not self._closing) or self._has_room(
+            queued, named
+        ):
             self._put_partitions += named
             self._queue.append(line)
 
+    def put_empty(self, line: EmptyValues) -> None:
+        """`put` a sum of partitions without records. The maps in it must not change any more."""
+        self.put(line, _count_named(line))
+
     def put_counters(self, line: CountersLine) -> None:
-        """Queue the counters: all lines put before are of an earlier section than those put from now on. Dropped as
-        others are; the section is longer then. Called from the thread of `put`.
+        """`put` the counters: all lines put before are of an earlier section than those put from now on. Dropped as
+        others are; the section is longer then.
         """
-        if self._has_room():
-            self._queue.append(line)
+        self.put(line)
 
     def learn_listeners(self, listeners: Sequence[ListenerAddress]) -> None:
         """Show these listeners in `log` lines. Call before the first line is put."""
@@ -333,8 +337,8 @@ class AccessLog:
             written_lines=self._written_lines,
             written_bytes=self._written_bytes,
             dropped_lines=self.dropped_lines,
-            queued_lines=len(self._queue),
-            queue_limit_lines=self._limits.queue_lines,
+            queued_partitions=self._put_partitions - self._taken_partitions,
+            queue_limit_partitions=self._limits.queue_lines,
             files=self._files.sequence,
             pending_files=self._files.pending_files,
             last_error=self._last_error,
@@ -347,13 +351,14 @@ class AccessLog:
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
-    def _has_room(self) -> bool:
-        queued_lines = len(self._queue)
-        if queued_lines >= self._limits.queue_lines or self._closing:
+    def _has_room(self, queued: int, named: int) -> bool:
+        """Whether a line may be queued with which the queue names `queued` partitions, `named` of them its own."""
+        limit = self._limits.queue_lines
+        if self._closing or (queued > limit and (queued > named or not limit)):
             self._refused_lines += 1
             self._wake.set()
             return False
-        if queued_lines >= self._wake_at_lines and not self._wake.is_set():
+        if not self._wake.is_set():
             self._wake.set()
         return True
 
@@ -394,12 +399,9 @@ class AccessLog:
         for _ in range(min(len(self._queue), BATCH_LINES)):
             line = self._queue.popleft()
             batch.append(line)
-            if isinstance(line, CountersLine):
+            named += _count_named(line)
+            if named >= BATCH_PARTITIONS or isinstance(line, CountersLine):
                 break
-            if _is_empty(line):
-                named += _count_named(cast("EmptyValues", line))
-                if named >= BATCH_PARTITIONS:
-                    break
         self._taken_partitions += named
         return batch
 
@@ -481,72 +483,79 @@ _COUNTERS_FORMAT = (
 
 
 def format_lines(boot: str, section: int, lines: Sequence[QueuedLine]) -> str:
-    """The lines of a batch, in its order, each with its newline, in ASCII. `boot` is a plain word. Lines of one
-    response that follow each other are formatted together.
-    """
+    """The lines of a batch, in its order, each with its newline, in ASCII. `boot` is a plain word."""
     texts: list[str] = []
-    at, end = 0, len(lines)
-    while at < end:
-        line = lines[at]
-        if isinstance(line[0], tuple):
-            after = at + 1
-            while after < end and lines[after][0] is line[0]:
-                after += 1
-            texts += format_response(boot, section, cast("Sequence[FetchValues]", lines[at:after]))
-            at = after
-            continue
-        if _is_empty(line):
-            texts.append(format_empty(boot, section, cast("EmptyValues", line)))
+    for line in lines:
+        if isinstance(line[-1], list):
+            texts.append(format_response(boot, section, line))
+        elif isinstance(line[-1], dict):
+            texts.append(format_empty(boot, section, line))
         elif isinstance(line, CountersLine):
             texts.append(format_counters(boot, section, line))
         else:
             texts.append(format_block(boot, section, cast("BlockValues", line)))
-        at += 1
     return "".join(texts)
 
 
-def format_response(boot: str, section: int, lines: Sequence[FetchValues]) -> list[str]:
-    """The lines of type fetch of one response. The lag is derived here."""
-    response = lines[0][0]
-    ts, listener, connection, client_id, group, version, wait_ms, total_ms, admitted = response
-    begin = f'{{"v":{SCHEMA_VERSION},"type":"fetch","boot":"{boot}","ts":{ts},"section":{section},'
-    times = f',"waitMs":{wait_ms:.3f},"totalMs":{total_ms:.3f},"admittedBytes":{admitted}'
-    last_topic, last_id, head = None, None, ""
-    texts = []
+def format_response(boot: str, section: int, line: ResponseValues) -> str:
+    """One line of type response with its newline, ASCII. Partitions of one topic, result and reason that follow each
+    other are one answer; the values of most are the same objects, which costs least.
+    """
+    (
+        ts,
+        listener,
+        connection,
+        client_id,
+        group,
+        version,
+        isolation,
+        wait_ms,
+        total_ms,
+        admitted,
+        answers,
+    ) = line
+    texts = [
+        f'{{"v":{SCHEMA_VERSION},"type":"response","boot":"{boot}","ts":{ts},"section":{section}'
+        f",{_response_head(listener, connection, client_id, group, version)}"
+        f',"isolation":{isolation},"waitMs":{wait_ms:.3f},"totalMs":{total_ms:.3f}'
+        f',"admittedBytes":{admitted},"answers":['
+    ]
+    topic = topic_id = result = reason = None
+    begin = ""
     for (
-        _,
-        topic,
-        topic_id,
+        this_topic,
+        this_id,
+        this_result,
+        this_reason,
         partition,
         offset,
-        isolation,
-        result,
-        reason,
         size_bytes,
         high_watermark,
         age_bytes,
-        delay_ms,
-        would_hit_bytes,
         timestamp_ms,
-    ) in lines:
-        if not head or topic_id is not last_id or topic is not last_topic:
-            last_topic, last_id = topic, topic_id
-            client = listener, connection, client_id, group
-            head = begin + _fetch_head(*client, version, topic, topic_id)
-        if high_watermark < 0:
-            ends = '"highWatermark":null,"lag":null'
-        else:
-            lag = high_watermark - offset if high_watermark > offset else 0
-            ends = f'"highWatermark":{high_watermark},"lag":{lag}'
+        delay_us,
+        would_hit_bytes,
+    ) in answers:
+        if (
+            (this_id is not topic_id and this_id != topic_id)
+            or (this_topic is not topic and this_topic != topic)
+            or (this_reason is not reason and this_reason != reason)
+            or (this_result is not result and this_result != result)
+        ):
+            topic, topic_id, result, reason = this_topic, this_id, this_result, this_reason
+            head = _answer_head(topic, topic_id, result, reason)
+            begin = f"]]}},{head}" if begin else head
         texts.append(
-            f'{head},"partition":{partition},"offset":{offset},"isolation":{isolation}'
-            f',"result":"{result}","reason":"{reason}","bytes":{size_bytes},{ends}'
-            f',"ageBytes":{"null" if age_bytes is None else age_bytes}{times}'
-            f',"delayMs":{"null" if delay_ms is None else f"{delay_ms:.3f}"}'
-            f',"wouldHit":{"null" if would_hit_bytes is None else would_hit_bytes}'
-            f',"timestamp":{"null" if timestamp_ms is None else timestamp_ms}}}\n'
+            f"{begin}[{partition},{offset},{size_bytes}"
+            f",{'null' if high_watermark < 0 else high_watermark}"
+            f",{'null' if age_bytes is None else age_bytes}"
+            f",{'null' if timestamp_ms is None else timestamp_ms}"
+            f",{'null' if delay_us is None else delay_us}"
+            f",{'null' if would_hit_bytes is None else would_hit_bytes}"
         )
-    return texts
+        begin = "],"
+    texts.append("]]}]}\n")
+    return "".join(texts)
 
 
 def format_block(boot: str, section: int, line: BlockValues) -> str:
@@ -630,11 +639,6 @@ def format_counters(boot: str, section: int, line: CountersLine) -> str:
     return _COUNTERS_FORMAT % (boot, line.ts, section, line.event, line.number, *lists, *line[5:])
 
 
-def _count_named(line: EmptyValues) -> int:
-    """Partitions in the line, each as often as it has a lag of its own."""
-    return sum(map(len, line[-1].values()))
-
-
 @lru_cache(maxsize=8192)
 def _empty_head(
     listener: str,
@@ -662,20 +666,26 @@ def _block_head(listener: str, topic: str | None, topic_id: bytes | None, partit
 
 
 @lru_cache(maxsize=8192)
-def _fetch_head(
+def _response_head(
     listener: str,
     connection: int,
     client_id: str | None,
     group: str | None,
     api_version: int,
-    topic: str | None,
-    topic_id: bytes | None,
 ) -> str:
-    """What the lines of a connection's topic have in common."""
+    """What the responses to a connection have in common."""
     return (
         f'"listener":{_quoted(listener)},"connection":{connection},"clientId":{_quoted(client_id)}'
-        f',"group":{_quoted(group)}'
-        f',"apiVersion":{api_version},"topic":{_quoted(topic)},"topicId":{_quoted_id(topic_id)}'
+        f',"group":{_quoted(group)},"apiVersion":{api_version}'
+    )
+
+
+@lru_cache(maxsize=8192)
+def _answer_head(topic: str | None, topic_id: bytes | None, result: str, reason: str) -> str:
+    """What the partitions of an answer have in common, up to the first of them."""
+    return (
+        f'{{"topic":{_quoted(topic)},"topicId":{_quoted_id(topic_id)}'
+        f',"result":"{result}","reason":"{reason}","partitions":['
     )
 
 

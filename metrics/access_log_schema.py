@@ -11,13 +11,21 @@ field that is not nullable is always there; a change that old readers would misr
 | 2 | partitions answered without records are summed in `empty` lines |
 | 3 | `counters` lines; every line has its `section`; group, time stamp of the records, broker and listeners |
 | 3 | an age includes the batch itself; a `block` line says when its batches were stored |
+| 4 | the partitions of a response stand in one `response` line instead of a `fetch` line each |
 """
 
 from typing import Final, Literal, NamedTuple
 
-SCHEMA_VERSION: Final = 3
-READ_VERSIONS: Final = (1, 2, 3)
+SCHEMA_VERSION: Final = 4
+READ_VERSIONS: Final = (1, 2, 3, 4)
 """Versions whose lines have the meaning that is written here."""
+RESPONSE_SINCE: Final = 4
+"""The first version with `response` lines."""
+RESPONSE_PARTITIONS: Final = 128
+RESPONSE_BYTES: Final = 450_000
+"""Partitions and bytes of a `response` line, at most. So long is a line of as many topics, each with a name of 256
+characters that JSON escapes; 128 partitions of one topic take about 10 KB.
+"""
 EMPTY_INTERVAL_MS: Final = 5_000
 """Longest time that an `empty` line covers. No line covers time on both sides of a multiple of it since 1970, so that
 sums by windows of such multiples are exact.
@@ -116,6 +124,7 @@ JsonType = Literal["string", "integer", "number", "array"]
 class Field(NamedTuple):
     """One field of a line. `unit` is empty for names and plain numbers; `nullable`: may hold JSON's null. `since`: the
     version from which on lines have it. `elements`: the fields of an array's objects; none: it holds integers.
+    `are_rows`: the elements are arrays of the fields' values, in their order, instead of objects.
     """
 
     name: str
@@ -125,11 +134,12 @@ class Field(NamedTuple):
     nullable: bool = False
     since: int = 1
     elements: tuple["Field", ...] = ()
+    are_rows: bool = False
 
 
 _HEAD: Final = (
     Field("v", "integer", "version of this schema"),
-    Field("type", "string", "fetch, empty, block, counters or log"),
+    Field("type", "string", "response, empty, block, counters or log; fetch up to version 3"),
     Field("boot", "string", "id of the process's start; all counters begin at 0 then"),
     Field(
         "ts",
@@ -174,55 +184,122 @@ _VERDICT: Final = (
     Field("reason", "string", "why; empty for a hit"),
 )
 
-FETCH_FIELDS: Final[tuple[Field, ...]] = (
-    *_HEAD,
-    *_CLIENT,
-    Field("apiVersion", "integer", "version of the Fetch request"),
-    *_TOPIC,
+_API_VERSION: Final = Field("apiVersion", "integer", "version of the Fetch request")
+_PARTITION: Final = (
     Field("partition", "integer", "partition index"),
     Field("offset", "integer", "fetch offset"),
-    Field("isolation", "integer", "isolation level: 0 read_uncommitted, 1 read_committed"),
-    *_VERDICT,
-    Field("bytes", "integer", "record bytes handed to the client for this partition", "bytes"),
-    Field(
-        "highWatermark",
-        "integer",
-        "high watermark in the response, null if it had none",
-        "offset",
-        True,
-    ),
-    Field("lag", "integer", "high watermark minus fetch offset, at least 0", "records", True),
-    Field(
-        "ageBytes",
-        "integer",
-        "age of the fetch offset: bytes stored since it was stored; since version 3 its own batch is included, so "
-        "that a FIFO hits if it holds so many bytes",
-        "bytes",
-        True,
-    ),
+)
+_ISOLATION: Final = Field(
+    "isolation", "integer", "isolation level: 0 read_uncommitted, 1 read_committed"
+)
+_BYTES: Final = Field(
+    "bytes", "integer", "record bytes handed to the client for this partition", "bytes"
+)
+_HIGH_WATERMARK: Final = Field(
+    "highWatermark",
+    "integer",
+    "high watermark in the response, null if it had none",
+    "offset",
+    True,
+)
+_AGE: Final = Field(
+    "ageBytes",
+    "integer",
+    "age of the fetch offset: bytes stored since it was stored; since version 3 its own batch is included, so "
+    "that a FIFO hits if it holds so many bytes",
+    "bytes",
+    True,
+)
+_TIMES: Final = (
     Field("waitMs", "number", "time as a delayed Fetch", "ms"),
     Field("totalMs", "number", "from the request's last byte until the response has left", "ms"),
     Field("admittedBytes", "integer", "bytes stored so far, all partitions", "bytes"),
-    Field("delayMs", "number", "time that the miss waited for its disk, null if none", "ms", True),
+)
+_WOULD_HIT: Final = Field(
+    "wouldHit",
+    "integer",
+    "with `cache.mode: observe`, bytes that memory would have served, else null",
+    "bytes",
+    True,
+)
+_TIMESTAMP: Final = Field(
+    "timestamp",
+    "integer",
+    "largest time stamp in the first batch handed out (maxTimestamp of its header), null where not read",
+    "ms since 1970",
+    True,
+    since=3,
+)
+
+PARTITION_FIELDS: Final[tuple[Field, ...]] = (
+    *_PARTITION,
+    _BYTES,
+    _HIGH_WATERMARK,
+    _AGE,
+    _TIMESTAMP._replace(since=1),
     Field(
-        "wouldHit",
+        "delayUs",
         "integer",
-        "with `cache.mode: observe`, bytes that memory would have served, else null",
-        "bytes",
+        "time that the miss waited for its disk, null if none",
+        "microseconds",
         True,
     ),
+    _WOULD_HIT,
+)
+"""One element of an answer's `partitions`."""
+
+ANSWER_FIELDS: Final[tuple[Field, ...]] = (
+    *_TOPIC,
+    *_VERDICT,
     Field(
-        "timestamp",
-        "integer",
-        "largest time stamp in the first batch handed out (maxTimestamp of its header), null where not read",
-        "ms since 1970",
-        True,
-        since=3,
+        "partitions",
+        "array",
+        "at least one partition: arrays of the values of the fields below, in this order",
+        elements=PARTITION_FIELDS,
+        are_rows=True,
     ),
 )
-"""One line per partition that the response to a Fetch names with records, or whose read was delayed. In version 1 all
-partitions that a response names have one; an incremental response (KIP-227) leaves out what has not changed. A Fetch
-that cannot be read has one line for all of it: pass/version, topic null, partition and offset -1.
+"""One element of `answers`: partitions of one topic, result and reason that follow each other in the response."""
+
+RESPONSE_FIELDS: Final[tuple[Field, ...]] = (
+    *_HEAD,
+    *_CLIENT,
+    _API_VERSION,
+    _ISOLATION,
+    *_TIMES,
+    Field(
+        "answers",
+        "array",
+        f"its partitions with records or a delay, at least one and at most {RESPONSE_PARTITIONS}: objects of the "
+        "fields below",
+        elements=ANSWER_FIELDS,
+    ),
+)
+"""One line per response to a Fetch, for all partitions that it names with records, or whose read was delayed. More than
+RESPONSE_PARTITIONS of them make several lines. A Fetch that cannot be read is one partition of pass/version: topic
+null, partition and offset -1.
+"""
+
+FETCH_FIELDS: Final[tuple[Field, ...]] = (
+    *_HEAD,
+    *_CLIENT,
+    _API_VERSION,
+    *_TOPIC,
+    *_PARTITION,
+    _ISOLATION,
+    *_VERDICT,
+    _BYTES,
+    _HIGH_WATERMARK,
+    Field("lag", "integer", "high watermark minus fetch offset, at least 0", "records", True),
+    _AGE,
+    *_TIMES,
+    Field("delayMs", "number", "time that the miss waited for its disk, null if none", "ms", True),
+    _WOULD_HIT,
+    _TIMESTAMP,
+)
+"""Up to version 3 each partition of a `response` line had a line of its own; the audit's table has a row of these
+fields for each, whatever the version. In version 1 all partitions that a response names have one; an incremental
+response (KIP-227) leaves out what has not changed.
 """
 
 COUNT_FIELDS: Final[tuple[Field, ...]] = (
@@ -379,12 +456,15 @@ known or changes.
 """
 
 LINE_TYPES: Final[dict[str, tuple[Field, ...]]] = {
+    "response": RESPONSE_FIELDS,
     "fetch": FETCH_FIELDS,
     "empty": EMPTY_FIELDS,
     "block": BLOCK_FIELDS,
     "counters": COUNTERS_FIELDS,
     "log": LOG_FIELDS,
 }
+ROW_TYPES: Final = {name: fields for name, fields in LINE_TYPES.items() if name != "response"}
+"""Types of rows of the audit's table, and their fields: a `response` line becomes rows of type `fetch`."""
 COUNTERS_EVENTS: Final = ("open", "minute", "scrape", "close")
 
 BLOCK_SOURCES: Final = ("produce", "fetch", "watch")

@@ -8,11 +8,14 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from metrics.access_log import AnswerValues, ResponseLine, format_response
 from metrics.access_log_schema import (
     EMPTY_INTERVAL_MS,
     LINE_TYPES,
     READ_VERSIONS,
     REASON_MEANING,
+    RESPONSE_BYTES,
+    RESPONSE_PARTITIONS,
     SCHEMA_VERSION,
     Field,
 )
@@ -64,6 +67,19 @@ def _reason_lines() -> list[str]:
     return [*lines, ""]
 
 
+def _build_example() -> str:
+    """A line of three partitions, by the writer."""
+    orders, clicks = ("orders", bytes(range(16))), ("clicks", bytes(range(16, 32)))
+    answers: list[AnswerValues] = [
+        (*orders, "hit", "", 0, 4711, 980, 4712, 980, 1764100000101, None, None),
+        (*orders, "hit", "", 3, 4020, 2940, 4023, 3920, 1764100000097, None, None),
+        (*clicks, "miss", "evicted", 1, 17, 65536, 90112, None, 1764099000000, 25310, None),
+    ]
+    client = "main", 7, "billing-1", "billing", 17, 0
+    line = ResponseLine(1764100000123, *client, 12.041, 12.207, 90210, answers)
+    return format_response("5f0c", 4, line).strip()
+
+
 def _field_lines() -> list[str]:
     lines = [
         f"## Access log, version {SCHEMA_VERSION}",
@@ -72,21 +88,34 @@ def _field_lines() -> list[str]:
         "",
         "| partition in the response to a Fetch | in the log |",
         "| --- | --- |",
-        "| with records, or its read was delayed | a `fetch` line |",
+        "| with records, or its read was delayed | in the `response` line of its response |",
         "| without records | counted in an `empty` line of its connection, topic, result and reason, once"
         f" in {EMPTY_INTERVAL_MS // 1000} s |",
-        "| of a Fetch that Forebay does not decode | a `fetch` line for the whole Fetch |",
+        "| of a Fetch that Forebay does not decode | a `response` line with one partition for the whole Fetch |",
         "",
-        "`forebay audit` reads versions " + " and ".join(map(str, READ_VERSIONS)) + ", also in one"
-        " directory. In version 1 every partition that a response names has a `fetch` line, and there is no `empty`."
+        f"`forebay audit` reads versions {READ_VERSIONS[0]} to {READ_VERSIONS[-1]}, also in one"
+        " directory. Up to version 3 each partition of a `response` line has a `fetch` line instead. In version 1 every"
+        " partition that a response names has one, and there is no `empty`."
         " Fields marked (3) and `counters` lines exist from version 3 on.",
+        "",
+        f"A `response` line names at most {RESPONSE_PARTITIONS} partitions and has at most {RESPONSE_BYTES // 1000} KB:"
+        " a response with more has several lines. This one names three partitions of two topics:",
+        "",
+        "```json",
+        _build_example(),
+        "```",
+        "",
+        "`jq -c 'select(.type==\"response\") | .answers[] | .topic as $t | .partitions[] | [$t, .[]]'` prints a line"
+        " for each partition.",
         "",
     ]
     tables = {f"`{line_type}`": fields for line_type, fields in LINE_TYPES.items()}
-    for fields in LINE_TYPES.values():
-        for field in fields:
-            if field.elements:
-                tables[f"An element of `{field.name}`"] = field.elements
+    waiting = [field for fields in LINE_TYPES.values() for field in fields if field.elements]
+    while waiting:
+        field = waiting.pop(0)
+        kind = "An array" if field.are_rows else "An element"
+        tables[f"{kind} of `{field.name}`"] = field.elements
+        waiting = [one for one in field.elements if one.elements] + waiting
     for title, fields in tables.items():
         lines += [
             f"### {title}",

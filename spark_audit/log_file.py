@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from spark_audit.lines import BadLine, GoodRows, ScannedChunk, all_fields, arrow_type, scan_chunk
+from spark_audit.lines import BadLine, GoodRows, ScannedChunk, arrow_type, row_fields, scan_chunk
 from spark_audit.problems import CORRUPT
 
 CHUNK_BYTES: Final = 4 << 20
@@ -42,7 +42,7 @@ _NAME: Final = re.compile(
 
 def table_schema() -> Any:
     """The Arrow schema of all rows: the lines' fields, then EXTRA_COLUMNS."""
-    fields = [(name, arrow_type(one)) for name, one in all_fields().items()]
+    fields = [(name, arrow_type(one)) for name, one in row_fields().items()]
     extra = [(name, pa.int64() if name == "segment" else pa.string()) for name in EXTRA_COLUMNS]
     return pa.schema([*fields, *extra])
 
@@ -173,7 +173,7 @@ class _Reading:
     def _emit(self, segment: _Segment, rows: GoodRows) -> Iterator[Any]:
         ts = rows.columns["ts"].to_numpy(zero_copy_only=False)
         count = len(ts)
-        segment.good[rows.line_type] += count
+        segment.good[rows.line_type] += 1 + int(np.count_nonzero(np.diff(rows.numbers)))
         segment.log_lines += count if rows.line_type == "log" else 0
         first_ms, last_ms = int(ts.min()), int(ts.max())
         segment.first_ms = min(first_ms, segment.first_ms or first_ms)

@@ -2,7 +2,7 @@
 
 Owns the translation of `metrics.access_log_schema` (the one thing shared with the sidecar) into a StructType. Must not
 know files, tables, the report, or how a line is judged (`lines`). Invariants: the struct has every field of every type
-of line once, all nullable.
+of row once, all nullable.
 """
 
 from typing import Final
@@ -17,7 +17,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from metrics.access_log_schema import LINE_TYPES, Field
+from metrics.access_log_schema import ROW_TYPES, Field
 
 _SPARK_TYPES: Final[dict[str, DataType]] = {
     "string": StringType(),
@@ -27,9 +27,9 @@ _SPARK_TYPES: Final[dict[str, DataType]] = {
 
 
 def build_line_struct() -> StructType:
-    """One struct for every type of line."""
+    """One struct for every type of row."""
     fields: dict[str, Field] = {
-        field.name: field for fields in LINE_TYPES.values() for field in fields
+        field.name: field for fields in ROW_TYPES.values() for field in fields
     }
     return StructType([StructField(field.name, _type_of(field)) for field in fields.values()])
 

@@ -1,4 +1,4 @@
-"""`python -m bench.audit`: what the audit costs by the lines that it reads, DuckDB's sums beside it as the floor.
+"""`python -m bench.audit`: what the audit costs by the rows that it reads, DuckDB's sums beside it as the floor.
 
 Owns the arguments and the order of the runs. Invariants: one run at a time, each a command of its own, as a user starts
 it; logs and tables lie in a directory that is removed afterwards; tools that say how many bytes were fetched say the
@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from bench.audit import report
-from bench.audit.generate import FILE_LINES, Load, write_boot
+from bench.audit.generate import FILE_ROWS, Load, write_boot
 from bench.audit.processes import CommandFailed, measure
 from bench.audit.report import Point
 from bench.demo.progress import Progress
@@ -37,7 +37,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--millions",
         default="1,10",
-        help="millions of lines of each turn, by commas (default: 1,10); 30 takes half an hour more",
+        help="millions of rows of each turn, by commas (default: 1,10); 30 takes half an hour more",
     )
     parser.add_argument(
         "--tools", default=",".join(TOOLS), help="what is run, by commas (default: all)"
@@ -51,16 +51,16 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def write_logs(directory: Path, lines: int, compressed: bool) -> int:
-    """About so many lines of BROKERS sidecars, in whole files; how many they are."""
+def write_logs(directory: Path, rows: int, compressed: bool) -> int:
+    """About so many rows of BROKERS sidecars, in whole files; how many they are."""
     directory.mkdir()
     with ProcessPoolExecutor() as pool:
         turns = [
-            pool.submit(write_boot, directory, Load(broker), lines // BROKERS, compressed)
+            pool.submit(write_boot, directory, Load(broker), rows // BROKERS, compressed)
             for broker in range(BROKERS)
         ]
         files = sum(len(turn.result()) for turn in turns)
-    return files * min(FILE_LINES, lines // BROKERS)
+    return files * min(FILE_ROWS, rows // BROKERS)
 
 
 def plan_commands(logs: Path, scratch: Path) -> dict[str, list[str]]:
@@ -99,12 +99,12 @@ def run(options: argparse.Namespace, progress: Progress) -> str:
         scratch = Path(tempfile.mkdtemp(prefix="forebay-audit-", dir=options.scratch))
         try:
             logs, sizes = scratch / "logs", set()
-            progress.step(f"writing {millions:g} million lines")
+            progress.step(f"writing {millions:g} million rows")
             lines = write_logs(logs, round(millions * report.MILLION), not options.plain)
             for tool, arguments in plan_commands(logs, scratch).items():
                 if tool not in wanted:
                     continue
-                progress.step(f"{tool}, {millions:g} million lines")
+                progress.step(f"{tool}, {millions:g} million rows")
                 cost = measure(arguments, scratch / "said")
                 sizes |= read_sizes(tool, cost.said, scratch)
                 if len(sizes) > 1:

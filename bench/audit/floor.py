@@ -11,8 +11,16 @@ import sys
 COLUMNS = (
     "type: 'VARCHAR', boot: 'VARCHAR', ts: 'BIGINT', topic: 'VARCHAR', partition: 'BIGINT', clientId: 'VARCHAR',"
     " \"group\": 'VARCHAR', result: 'VARCHAR', reason: 'VARCHAR', bytes: 'BIGINT', ageBytes: 'BIGINT',"
-    " totalMs: 'DOUBLE', delayMs: 'DOUBLE', lag: 'BIGINT', source: 'VARCHAR'"
+    " totalMs: 'DOUBLE', source: 'VARCHAR',"
+    " answers: 'STRUCT(topic VARCHAR, result VARCHAR, reason VARCHAR, partitions BIGINT[][])[]'"
 )
+ROWS = """
+CREATE TABLE lines AS SELECT * EXCLUDE answers FROM read WHERE type != 'response' UNION ALL BY NAME
+SELECT 'fetch' AS type, boot, ts, clientId, "group", totalMs, one.topic AS topic, one.result AS result,
+one.reason AS reason, said[1] AS partition, said[3] AS bytes, said[5] AS ageBytes FROM
+(SELECT *, unnest(one.partitions) AS said FROM
+(SELECT *, unnest(answers) AS one FROM read WHERE type = 'response'))
+"""
 SUMS = (
     ("topic", "result", "reason"),
     ("topic", "partition", "result"),
@@ -30,9 +38,10 @@ def main(logs: str) -> int:
     files = f"{logs}/*.jsonl*"
     database = duckdb.connect()
     database.execute(
-        "CREATE TABLE lines AS SELECT * FROM"
+        "CREATE TABLE read AS SELECT * FROM"
         f" read_json('{files}', format='newline_delimited', columns={{{COLUMNS}}})"
     )
+    database.execute(ROWS)
     for keys in SUMS:
         named = ", ".join(keys)
         database.execute(

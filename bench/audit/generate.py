@@ -10,25 +10,27 @@ import gzip
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from metrics.access_log import BlockLine, EmptyLine, FetchLine, FetchResponseLine, format_lines
+from metrics.access_log import AnsweredPartition, BlockLine, EmptyLine, ResponseLine, format_lines
 from metrics.access_log_schema import SCHEMA_VERSION
 
 START_MS: Final = 1_763_683_200_000
-FILE_LINES: Final = 130_000
-"""About 64 MiB: the sidecar's default `accessLog.rotateSize`."""
+FILE_ROWS: Final = 130_000
+"""Of a file, in rows of the audit's table: a partition of a response, a run of stored batches, or a sum each."""
 _LOG_LINE: Final = (
     '{"v":%d,"type":"log","boot":"%s","ts":%d,"section":0,"event":"%s","sequence":%d,"cacheSizeBytes":%d'
     ',"writtenLines":%d,"droppedLines":0,"nodeId":1,"listeners":[]}\n'
 )
 _CACHE_BYTES: Final = 8 << 30
-_STEP_LINES: Final = 20
-"""Lines of one step of time: blocks, responses to tailing and lagging consumers, sums of empty ones."""
+_STEP_ROWS: Final = 20
+"""Rows of one step of time: blocks, partitions of responses to tailing and lagging consumers, sums of empty ones."""
+_RESPONSE_ROWS: Final = 4
+"""Partitions of a response."""
 
 
 class Load(NamedTuple):
-    """One broker's traffic. `step_ms`: time in which _STEP_LINES lines come to pass."""
+    """One broker's traffic. `step_ms`: time in which _STEP_ROWS rows come to pass."""
 
     broker: int = 0
     topics: int = 40
@@ -43,11 +45,11 @@ class Load(NamedTuple):
 
 
 def write_logs(
-    directory: Path, lines: int, *, brokers: int = 4, compressed: bool = True
+    directory: Path, rows: int, *, brokers: int = 4, compressed: bool = True
 ) -> list[Path]:
-    """Write about `lines` lines of `brokers` sidecars below `directory`; returns the files in order of name."""
+    """Write about `rows` rows of `brokers` sidecars below `directory`; returns the files in order of name."""
     directory.mkdir(parents=True, exist_ok=True)
-    share = lines // brokers
+    share = rows // brokers
     return [
         path
         for broker in range(brokers)
@@ -55,29 +57,30 @@ def write_logs(
     ]
 
 
-def write_boot(directory: Path, load: Load, lines: int, compressed: bool) -> list[Path]:
+def write_boot(directory: Path, load: Load, rows: int, compressed: bool) -> list[Path]:
     """The files of one boot."""
     steps = _steps(load)
-    paths, written = [], 0
-    for sequence in range(1, 1 + max(1, round(lines / FILE_LINES))):
+    paths, written, done = [], 0, 0
+    for sequence in range(1, 1 + max(1, round(rows / FILE_ROWS))):
         name = f"access-20251121T000000Z-{load.boot}-{sequence:06d}.jsonl"
         path = directory / (name + ".gz" if compressed else name)
         with gzip.open(path, "wb", 3) if compressed else path.open("wb") as file:
-            target = written + min(FILE_LINES, lines)
+            target = done + min(FILE_ROWS, rows)
             now_ms, opened = START_MS, False
-            while written < target:
+            while done < target:
                 now_ms, texts = next(steps)
                 if not opened:
                     file.write(_log_line(load, now_ms, "open", sequence, written))
                     opened = True
                 file.write(format_lines(load.boot, 0, texts).encode("ascii"))
                 written += len(texts)
+                done += _STEP_ROWS
             file.write(_log_line(load, now_ms, "close", sequence, written))
         paths.append(path)
     return paths
 
 
-def _steps(load: Load) -> Iterator[tuple[int, list[FetchLine | BlockLine | EmptyLine]]]:
+def _steps(load: Load) -> Iterator[tuple[int, list[ResponseLine | BlockLine | EmptyLine]]]:
     """Each step's time and lines: three blocks, sixteen fetched partitions, one sum of empty answers."""
     draw = random.Random(load.broker)
     topics = [
@@ -88,8 +91,8 @@ def _steps(load: Load) -> Iterator[tuple[int, list[FetchLine | BlockLine | Empty
     admitted, step = 0, 0
     while True:
         now_ms = START_MS + step * load.step_ms
-        lines: list[FetchLine | BlockLine | EmptyLine] = []
-        drawn = draw.choices(topics, weights, k=_STEP_LINES)
+        lines: list[ResponseLine | BlockLine | EmptyLine] = []
+        drawn = draw.choices(topics, weights, k=_STEP_ROWS)
         for topic, topic_id, _ in drawn[:3]:
             size = draw.randrange(20_000, 120_000)
             admitted += size
@@ -113,23 +116,27 @@ def _steps(load: Load) -> Iterator[tuple[int, list[FetchLine | BlockLine | Empty
                     min(admitted, _CACHE_BYTES),
                 )
             )
-        for first in range(3, 19, 4):
+        for first in range(3, 19, _RESPONSE_ROWS):
             client = draw.randrange(load.clients)
-            response = FetchResponseLine(
-                now_ms + 1,
-                "main",
-                client + 1,
-                f"group-{client % 17}-consumer-{client}",
-                f"group-{client % 17}",
-                17,
-                draw.random() * 400,
-                draw.random() * 500,
-                admitted,
-            )
-            lines += [
-                _fetch(draw, response, topic, topic_id, load, step)
-                for topic, topic_id, _ in drawn[first : first + 4]
+            answers: list[Any] = [
+                _answer(draw, client % 20 == 19, topic, topic_id, load, step)
+                for topic, topic_id, _ in drawn[first : first + _RESPONSE_ROWS]
             ]
+            lines.append(
+                ResponseLine(
+                    now_ms + 1,
+                    "main",
+                    client + 1,
+                    f"group-{client % 17}-consumer-{client}",
+                    f"group-{client % 17}",
+                    17,
+                    0,
+                    draw.random() * 400,
+                    draw.random() * 500,
+                    admitted,
+                    answers,
+                )
+            )
         topic, topic_id, _ = drawn[19]
         counts: dict[int | None, dict[int, int]] = {
             0: dict.fromkeys(range(draw.randrange(1, load.partitions)), 9)
@@ -155,33 +162,25 @@ def _steps(load: Load) -> Iterator[tuple[int, list[FetchLine | BlockLine | Empty
         step += 1
 
 
-def _fetch(
-    draw: random.Random,
-    response: FetchResponseLine,
-    topic: str,
-    topic_id: bytes,
-    load: Load,
-    step: int,
-) -> FetchLine:
+def _answer(
+    draw: random.Random, lags: bool, topic: str, topic_id: bytes, load: Load, step: int
+) -> AnsweredPartition:
     """One partition of a response; one client in twenty lags."""
-    lags = response.connection % 20 == 0
     age = int(draw.expovariate(1 / (30 << 30 if lags else 50 << 20)))
     lag = age // 500
     high_watermark = step * 50 + 40
     result, reason = ("hit", "") if age < _CACHE_BYTES else ("miss", "evicted")
-    return FetchLine(
-        response=response,
+    return AnsweredPartition(
         topic=topic,
         topic_id=topic_id,
-        partition=draw.randrange(load.partitions),
-        offset=max(0, high_watermark - lag),
-        isolation=0,
         result=result,
         reason=reason,
+        partition=draw.randrange(load.partitions),
+        offset=max(0, high_watermark - lag),
         bytes=draw.randrange(2_000, 200_000),
         high_watermark=high_watermark,
         age_bytes=age,
-        delay_ms=None if result == "hit" else draw.random() * 200,
+        delay_us=None if result == "hit" else draw.randrange(200_000),
     )
 
 

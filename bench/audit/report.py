@@ -45,7 +45,7 @@ LEAST_LINES_A_S = 100 * MILLION / 360
 
 
 class Point(NamedTuple):
-    """One run: `lines` is what the logs hold, `tool` one of MEANING."""
+    """One run: `lines` is the rows that the logs hold (up to version 3 each is a line), `tool` one of MEANING."""
 
     tool: str
     lines: int
@@ -82,7 +82,7 @@ def build_bars(points: Sequence[Point]) -> list[str]:
     largest = {one.tool: one for one in sorted(points, key=lambda one: one.lines)}
     read = largest.get(INGEST)
     if read is not None:
-        at = f"{read.lines / MILLION:g} M lines"
+        at = f"{read.lines / MILLION:g} M rows"
         add(f"ingest, {at}: CPU a million", "s", MOST_CPU_S_A_MILLION, read.cpu_s_a_million)
         slope = fit([one for one in points if one.tool == INGEST])
         if slope is not None:
@@ -92,7 +92,7 @@ def build_bars(points: Sequence[Point]) -> list[str]:
     again = largest.get(AGAIN)
     if again is not None:
         add(
-            f"report of the table, {again.lines / MILLION:g} M lines",
+            f"report of the table, {again.lines / MILLION:g} M rows",
             "s",
             MOST_AGAIN_S,
             again.wall_s,
@@ -123,7 +123,7 @@ def build_page(points: Sequence[Point], command: str, notes: Sequence[str]) -> s
         "",
         "CPU is that of all processes; memory is the most that they had together, shared pages counted once.",
         "",
-        "| run | M lines | CPU, s | CPU a million, s | time, s | memory, GiB | stolen |",
+        "| run | M rows | CPU, s | CPU a million, s | time, s | memory, GiB | stolen |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     parts += [

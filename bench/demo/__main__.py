@@ -27,6 +27,7 @@ from tests.kit.broker.jars import FetchFailed, kafka_jars
 from tests.kit.broker.java import JavaMissing
 from tests.kit.broker.kafka import BrokerFailed
 from tests.kit.broker.topics import create_topic
+from tests.kit.log_lines import unfold
 from tests.kit.sidecar import Pair, SidecarFailed
 
 RUNS = Path(__file__).parents[2] / ".build" / "demo"
@@ -138,7 +139,7 @@ def measure(measured_s: float, progress: Progress, kept: Path) -> Result:
         samples = pair.sidecar.metrics()
         pair.sidecar.stop()
         pair.sidecar.log_directory = log_directory
-        lines = pair.sidecar.access_lines()
+        lines = list(unfold(pair.sidecar.access_lines()))
     upstream_bytes = round(sum(value for key, value in samples.items() if key[0] == UPSTREAM_BYTES))
     tails = [f"{TAIL_CLIENT}{number}" for number in range(1, sizes.groups + 1)]
     return build_result(lines, tails, upstream_bytes, load.latencies_ms)

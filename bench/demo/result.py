@@ -51,7 +51,9 @@ def build_result(
     upstream_bytes: int,
     latencies_ms: Mapping[str, Sequence[float]],
 ) -> Result:
-    """From the access log's lines, the record bytes that the broker sent to Forebay, and the latencies."""
+    """From the access log's lines, those of responses as a line for each partition, the record bytes that the broker
+    sent to Forebay, and the latencies.
+    """
     hits: Counter[str] = Counter()
     totals: Counter[str] = Counter()
     partitions: Counter[tuple[str, str]] = Counter()

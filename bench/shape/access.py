@@ -10,9 +10,13 @@ import gzip
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from metrics.access_log_schema import PARTITION_FIELDS
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+BYTES = [field.name for field in PARTITION_FIELDS].index("bytes")
 
 
 class Lines(NamedTuple):
@@ -37,7 +41,10 @@ def count_lines(directory: Path, begun_s: float, ended_s: float) -> Lines:
         for line in _read_lines(path):
             if begun_s <= line["ts"] / 1e3 < ended_s:
                 lines += 1
-                answered += line["type"] == "fetch" and line["bytes"] > 0
+                if line["type"] == "response":
+                    answered += sum(
+                        row[BYTES] > 0 for one in line["answers"] for row in one["partitions"]
+                    )
     return Lines(lines, answered)
 
 

@@ -339,8 +339,8 @@ def _access_log(broker: Broker) -> Iterator[Sample]:
     if broker.access_log is None:
         return
     statistics = broker.access_log.statistics()
-    yield Sample("forebay_queue_depth", ("access_log_lines",), statistics.queued_lines)
-    yield Sample("forebay_queue_limit", ("access_log_lines",), statistics.queue_limit_lines)
+    yield Sample("forebay_queue_depth", ("access_log_lines",), statistics.queued_partitions)
+    yield Sample("forebay_queue_limit", ("access_log_lines",), statistics.queue_limit_partitions)
     if broker.stored_runs is not None:
         yield Sample("forebay_queue_depth", ("access_log_runs",), len(broker.stored_runs))
         yield Sample("forebay_queue_limit", ("access_log_runs",), broker.stored_runs.limit)

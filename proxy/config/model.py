@@ -388,7 +388,8 @@ class AccessLogConfig(Section):
         default=100_000,
         ge=1_000,
         le=10_000_000,
-        description="Lines that wait for the disk. Further ones are dropped and counted.",
+        description="Lines that wait for the disk; one that names several partitions counts as so many."
+        " Further ones are dropped and counted.",
     )
 
 

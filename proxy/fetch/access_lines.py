@@ -1,9 +1,10 @@
 """Lines of the access log about Fetches.
 
-Owns the fields of a line; metrics.access_log.FetchLine has their meaning
+Owns the fields of a line; metrics.access_log.ResponseLine has their meaning
 and units. Must not know when a response has left, or what is counted. Invariants:
-* a partition has a line if its response carried records, or its read was delayed; else a sum of
-  `EmptyAnswers` counts it.
+* a partition is in the line of its response if that carried records of it, or its read was delayed;
+  else a sum of `EmptyAnswers` counts it.
+* a line names at most RESPONSE_PARTITIONS partitions; a response with more has several.
 * a line keeps no more of a client's text than it shows.
 """
 
@@ -15,6 +16,7 @@ from time import time_ns
 from typing import TYPE_CHECKING, TypeAlias
 
 from metrics.access_log import cut_text
+from metrics.access_log_schema import RESPONSE_PARTITIONS
 from proxy.accounting.empty_answers import CLEAN
 from proxy.partitions.readable import UNREAD
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from blockcache.cache import BlockCache
-    from metrics.access_log import AccessLog, FetchValues
+    from metrics.access_log import AccessLog, AnswerValues
     from protocol.fetch import FetchPartition
     from proxy.accounting.empty_answers import EmptyAnswers
     from proxy.fetch.services import ClientFetch, FetchLink
@@ -31,10 +33,9 @@ if TYPE_CHECKING:
     from proxy.partitions.topics import Topics
 
 NS_IN_MS = 1_000_000
-LEAST_DELAY_S = 0.0000005
-"""Shortest delay, in seconds, that a line shows; lines have a resolution of a thousandth of a
-millisecond.
-"""
+LEAST_DELAY_S = 0.000001
+"""Shortest delay, in seconds, that a line shows; lines have a resolution of a microsecond."""
+US_IN_S = 1_000_000
 
 Departed: TypeAlias = "tuple[ClientFetch, Sequence[PartitionOutcome], bool, float, float, int]"
 """A response that has left: Fetch, outcomes, whether Forebay built it (False: it is the broker's own
@@ -76,22 +77,11 @@ class AccessLines:
         self.empty = empty
 
     def put_departed(self, departed: Sequence[Departed]) -> None:
-        """Log each partition of Fetches whose responses have left completely: a line, or a sum."""
-        lines: list[FetchValues] = []
+        """Log Fetches whose responses have left completely: a line of each, and sums."""
+        put = self._log.put
         admitted_bytes, time_ms = self._cache.peek_admitted_bytes(), time_ns() // NS_IN_MS
         for fetch, outcomes, _, left_at, waited_s, clean in departed:
-            link, head, request, _, _, received_at, _ = fetch
-            response = (
-                time_ms,
-                link.listener.name,
-                link.number,
-                cut_text(link.client_id),
-                link.group,
-                head.api_version,
-                max(waited_s, 0.0) * 1000,
-                (left_at - received_at) * 1000,
-                admitted_bytes,
-            )
+            answers: list[AnswerValues] = []
             empty: list[PartitionOutcome] = []
             for one in outcomes:
                 status, size_bytes, result, reason, delay_s, would_hit, at, timestamp_ms = one
@@ -102,38 +92,58 @@ class AccessLines:
                 _, index, _, offset, _, _, _ = asked
                 topic_name: str | None
                 topic_id: bytes | None
-                if partition is not None and partition.is_followed and partition.topic.name:
-                    topic_name, topic_id = partition.topic.name, partition.topic.id
+                if (
+                    partition is not None
+                    and (row := partition.row).is_followed
+                    and (topic := partition.topic).name
+                ):
+                    topic_name, topic_id, high_watermark = topic.name, topic.id, row.high_watermark
                 else:
                     topic_name, topic_id = self._name(asked.topic)
                     partition = self._find_partition(asked)
+                    high_watermark = -1 if partition is None else partition.row.high_watermark
                 age_bytes = None if at is None else admitted_bytes - at
                 if at is None and partition is not None:
                     age_bytes = self._age(partition, one)
-                lines.append(
+                answers.append(
                     (
-                        response,
                         topic_name,
                         topic_id,
-                        index,
-                        offset,
-                        request.isolation_level,
                         result,
                         reason,
+                        index,
+                        offset,
                         size_bytes,
-                        -1 if partition is None else partition.row.high_watermark,
+                        high_watermark,
                         age_bytes,
-                        delay_s * 1000 if delay_s >= LEAST_DELAY_S else None,
-                        would_hit,
                         timestamp_ms,
+                        None if delay_s < LEAST_DELAY_S else round(delay_s * US_IN_S),
+                        would_hit,
                     )
                 )
+            link, head, request, _, _, received_at, _ = fetch
+            while answers:
+                rest = answers[RESPONSE_PARTITIONS:]
+                del answers[RESPONSE_PARTITIONS:]
+                line = (
+                    time_ms,
+                    link.listener.name,
+                    link.number,
+                    cut_text(link.client_id),
+                    link.group,
+                    head.api_version,
+                    request.isolation_level,
+                    max(waited_s, 0.0) * 1000,
+                    (left_at - received_at) * 1000,
+                    admitted_bytes,
+                    answers,
+                )
+                put(line, len(answers))
+                answers = rest
             if clean:
                 empty = self._add_clean(fetch, outcomes, empty, admitted_bytes)
             if empty:
                 self._add_empty(link, empty, admitted_bytes)
-        if lines:
-            self._log.put_all(lines)
 
     def _add_clean(
         self,
@@ -187,10 +197,11 @@ class AccessLines:
 
     def put_unread(self, link: FetchLink, version: int, took_s: float) -> None:
         """Write one line for a whole Fetch that Forebay did not decode. `took_s` is in seconds."""
-        asker = link.listener.name, link.number, cut_text(link.client_id), link.group, version
-        times_ms, time_ms = (0.0, took_s * 1000), time_ns() // NS_IN_MS
-        response = time_ms, *asker, *times_ms, self._cache.peek_admitted_bytes()
-        self._log.put((response, None, None, -1, -1, 0, *UNREAD, 0, -1, None, None, None, None))
+        asker = link.listener.name, link.number, cut_text(link.client_id), link.group
+        took_ms, time_ms = took_s * 1000, time_ns() // NS_IN_MS
+        answers: list[AnswerValues] = [(None, None, *UNREAD, -1, -1, 0, -1, None, None, None, None)]
+        admitted_bytes = self._cache.peek_admitted_bytes()
+        self._log.put((time_ms, *asker, version, 0, 0.0, took_ms, admitted_bytes, answers), 1)
 
     def _name(self, asked_topic: str | bytes) -> tuple[str | None, bytes | None]:
         """Return the topic's name and id, each None if unknown.

@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.kit.broker.topics import create_topic
+from tests.kit.log_lines import unfold
 from tests.kit.sidecar import PATIENT_CACHE, Pair, ProxiedBroker
 
 if TYPE_CHECKING:
@@ -82,7 +83,8 @@ class Logged:
         wait_until(lambda: pair.sidecar.metrics()[SUMS] == 0, "sums end while Forebay runs")
         assert pair.sidecar.stop() == 0
         self.lines = pair.sidecar.access_lines()
-        self.fetches = [line for line in self.lines if line["type"] == "fetch"]
+        self.responses = [line for line in self.lines if line["type"] == "response"]
+        self.fetches = list(unfold(self.responses))
         self.empties = [line for line in self.lines if line["type"] == "empty"]
         assert {line["clientId"] for line in self.fetches + self.empties} == {CLIENT}
 
@@ -111,6 +113,7 @@ def test_most_partitions_had_no_news(logged: Logged) -> None:
 def test_lines_are_as_many_as_partitions_answered_with_records(logged: Logged) -> None:
     carried = sum(line["bytes"] > 0 for line in logged.fetches)
     assert len(logged.fetches) <= LINES_A_PARTITION * carried
+    assert 0 < len(logged.responses) < len(logged.fetches), "a line names several"
 
 
 def test_sums_are_at_most_one_line_a_second_of_each_connection_and_topic(logged: Logged) -> None:
@@ -145,7 +148,7 @@ def test_counters_are_those_of_the_lines_before_them_at_every_look(logged: Logge
     """Each scrape has put a line, among others; all were made under load."""
     before: dict[str, Counter[tuple[str, str]]] = {"partitions": Counter(), "bytes": Counter()}
     compared = 0
-    for line in logged.lines:
+    for line in unfold(logged.lines):
         if line["type"] == "counters":
             for one in line["results"]:
                 verdict = one["result"], one["reason"]

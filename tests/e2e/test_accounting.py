@@ -19,6 +19,7 @@ from confluent_kafka import Producer
 from metrics.access_log_schema import BLOCK_SOURCES, LINE_TYPES, RESULTS
 from protocol import fetch
 from tests.kit.broker.topics import create_topic
+from tests.kit.log_lines import unfold
 from tests.kit.raw_fetch import RawClient, RawReader
 from tests.kit.sidecar import PATIENT_CACHE, Pair, ProxiedBroker
 from tests.protocol.batches import batch_v2
@@ -227,7 +228,7 @@ class Accounts:
         self.metrics = pair.sidecar.metrics()
         assert pair.sidecar.stop() == 0
         self.lines = pair.sidecar.access_lines()
-        self.fetches = [line for line in self.lines if line["type"] == "fetch"]
+        self.fetches = [line for line in unfold(self.lines) if line["type"] == "fetch"]
         self.empties = [line for line in self.lines if line["type"] == "empty"]
         self.blocks = [line for line in self.lines if line["type"] == "block"]
 
@@ -278,7 +279,9 @@ def test_every_partition_of_every_fetch_is_in_one_line_and_has_one_verdict(
         by_client[line["clientId"]] += count_partitions(line)
     assert by_client == accounts.traffic.partitions
     assert accounts.sum_lines(count_partitions) == accounts.partitions
-    assert all(line["bytes"] for line in accounts.fetches), "no other has a line of its own here"
+    assert all(line["bytes"] for line in accounts.fetches), (
+        "no other is in a line of a response here"
+    )
     for result, reason in accounts.partitions:
         assert reason in RESULTS[result]
     for line in accounts.lines:

@@ -17,6 +17,7 @@ from confluent_kafka import TopicPartition as Partition
 
 from tests.e2e.families import FAMILIES, TIMEOUT_S, Record, confluent_consume, confluent_produce
 from tests.kit.broker.topics import create_topic
+from tests.kit.log_lines import unfold
 from tests.kit.sidecar import PATIENT_CACHE, Pair, ProxiedBroker
 
 if TYPE_CHECKING:
@@ -183,5 +184,5 @@ def test_kafka_39_round_trip_and_hits(proxied_39: ProxiedBroker) -> None:
         test_tailing_consumer_is_served_from_memory(old, "confluent-kafka")
         assert old.sidecar.stop() == 0
         assert {
-            line["result"] for line in old.sidecar.access_lines() if line["type"] == "fetch"
+            line["result"] for line in unfold(old.sidecar.access_lines()) if line["type"] == "fetch"
         } >= {"hit"}

@@ -19,6 +19,7 @@ from proxy.fetch.completion import GRACE_S
 from proxy.scheduling.disk_throttle import START_BYTES
 from tests.e2e.fake_disks import FLOOR_BYTES, FakeDisk, FakeDisks, build_throttle
 from tests.kit.broker.topics import create_topic
+from tests.kit.log_lines import unfold
 from tests.kit.raw_fetch import RawClient, RawReader, read_all
 from tests.kit.sidecar import Pair, ProxiedBroker
 
@@ -320,7 +321,9 @@ def test_each_delay_is_in_the_access_log_of_the_fetch_that_collects_it(
         history.read_to(OLD_RECORDS // 2, max_wait_ms=100)
         delayed_s = pair.sidecar.metrics()["forebay_throttle_delay_seconds_total", "sdx"] - before_s
     assert pair.sidecar.stop() == 0
-    lines = [line for line in pair.sidecar.access_lines() if line.get("clientId") == "logged"]
+    lines = [
+        line for line in unfold(pair.sidecar.access_lines()) if line.get("clientId") == "logged"
+    ]
     pair.sidecar.start()
     late = [line for line in lines if line.get("delayMs") is not None]
     assert late and all(

@@ -7,6 +7,7 @@ import struct
 import pytest
 
 from tests.kit.broker.topics import create_topic
+from tests.kit.log_lines import unfold
 from tests.kit.raw_fetch import RawClient
 from tests.kit.sidecar import Pair, ProxiedBroker
 from tests.protocol.batches import batch_v2
@@ -41,7 +42,7 @@ def test_it_has_one_line_and_one_count(proxied_39: ProxiedBroker) -> None:
                 )
         assert pair.sidecar.fetch_counts("partitions") == {("pass", "version"): 2}
         assert pair.sidecar.stop() == 0
-        lines = [line for line in pair.sidecar.access_lines() if line["type"] == "fetch"]
+        lines = [line for line in unfold(pair.sidecar.access_lines()) if line["type"] == "fetch"]
         assert [(line["result"], line["reason"]) for line in lines] == [("pass", "version")] * 2
         for line in lines:
             assert (line["topic"], line["partition"], line["bytes"], line["clientId"]) == (

@@ -26,7 +26,7 @@ class Share(NamedTuple):
 
 
 def sum_by_topic(lines: Iterable[Mapping[str, Any]]) -> dict[tuple[str, int], Share]:
-    """(topic, isolation level) -> its share, over the `fetch` lines of an access log."""
+    """(topic, isolation level) -> its share, over the partitions of responses in an access log (`unfold`)."""
     hits: defaultdict[tuple[str, int], int] = defaultdict(int)
     read: defaultdict[tuple[str, int], int] = defaultdict(int)
     for line in lines:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.kit.broker.process import die_with_parent
+from tests.kit.log_lines import unfold
 from tests.kit.sidecar import PATIENT_CACHE, Pair
 from tests.matrix.builds import ROOT, Program, Unavailable
 from tests.matrix.compare import FAILED, Cell, compare, scan_lines
@@ -167,7 +168,7 @@ def run_broker(
             ]
             say("\n  ".join([f"{client.name} on {version}: {ran[-1].took_s:.0f} s", *wrong]))
         assert pair.sidecar.stop() == 0
-        shares = sum_by_topic(pair.sidecar.access_lines())
+        shares = sum_by_topic(unfold(pair.sidecar.access_lines()))
     for one in ran:
         tail = shares.get((f"{one.run}-{TAIL}", 0), NOTHING)
         committed = shares.get((f"{one.run}-{TAIL_COMMITTED}", 1), NOTHING)

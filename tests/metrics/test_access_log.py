@@ -3,6 +3,7 @@
 import gzip
 import json
 import threading
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -16,29 +17,35 @@ from metrics.access_log import (
     BATCH_PARTITIONS,
     MAX_TEXT_CHARS,
     AccessLog,
+    AnsweredPartition,
     BlockLine,
     CountersLine,
     EmptyLine,
-    FetchLine,
-    FetchResponseLine,
     ListenerAddress,
     LogLimits,
+    ResponseLine,
     format_block,
     format_empty,
     format_lines,
 )
 from metrics.access_log_schema import (
+    ANSWER_FIELDS,
     BLOCK_FIELDS,
     COUNT_FIELDS,
     COUNTERS_FIELDS,
     EMPTY_FIELDS,
-    FETCH_FIELDS,
     LINE_TYPES,
     LOG_FIELDS,
+    PARTITION_FIELDS,
+    RESPONSE_BYTES,
+    RESPONSE_FIELDS,
+    RESPONSE_PARTITIONS,
     RESULT_FIELDS,
+    RESULTS,
     UPSTREAM_FIELDS,
     Field,
 )
+from tests.kit.log_lines import ROW, unfold
 
 NOW_MS = 1_700_000_000_000
 TYPES: dict[str, tuple[type, ...]] = {
@@ -49,15 +56,20 @@ TYPES: dict[str, tuple[type, ...]] = {
 }
 
 
-def fetch_line(**changes: object) -> FetchLine:
-    response = FetchResponseLine(NOW_MS, "main", 7, "consumer-1", "g1", 13, 1.5, 2.25, 1 << 40)
-    shared = {name: changes.pop(name) for name in response._fields if name in changes}
-    response = response._replace(**shared)  # type: ignore[arg-type]
-    line = FetchLine(response, "orders", bytes(range(16)), 2, 100, 0, "hit", "", 2048, 130, 4096)
-    return line._replace(**changes)  # type: ignore[arg-type]
+def answer(**changes: object) -> AnsweredPartition:
+    one = AnsweredPartition("orders", bytes(range(16)), "hit", "", 2, 100, 2048, 130, 4096)
+    return one._replace(**changes)  # type: ignore[arg-type]
 
 
-def format_line(boot: str, line: FetchLine) -> str:
+def response_line(count: int = 1, **changes: object) -> ResponseLine:
+    """`changes`: of the line, or of its `count` partitions."""
+    shared = {name: changes.pop(name) for name in ResponseLine._fields if name in changes}
+    answers: list[Any] = [answer(**changes) for _ in range(count)]
+    line = ResponseLine(NOW_MS, "main", 7, "consumer-1", "g1", 13, 1, 1.5, 2.25, 1 << 40, answers)
+    return line._replace(**shared)  # type: ignore[arg-type]
+
+
+def format_line(boot: str, line: ResponseLine) -> str:
     return format_lines(boot, 5, [line])
 
 
@@ -99,6 +111,11 @@ def read_lines(directory: Path) -> list[dict[str, Any]]:
     return lines
 
 
+def offsets_of(lines: list[dict[str, Any]]) -> list[int]:
+    """The fetch offsets of all partitions of responses."""
+    return [one["offset"] for one in unfold(lines) if one["type"] == "fetch"]
+
+
 def assert_fits(line: dict[str, object], fields: tuple[Field, ...]) -> None:
     assert list(line) == [field.name for field in fields]
     for field in fields:
@@ -108,73 +125,93 @@ def assert_fits(line: dict[str, object], fields: tuple[Field, ...]) -> None:
         )
 
 
-@given(
-    client_id=st.none() | st.text(max_size=40),
+ANSWERS = st.builds(
+    AnsweredPartition,
     topic=st.none() | st.text(max_size=40),
     topic_id=st.none() | st.binary(min_size=16, max_size=16),
+    result=st.just("miss"),
+    reason=st.sampled_from(["cold", "evicted"]),
+    partition=st.integers(-1, 2**31 - 1),
+    offset=st.integers(-1, 2**62),
+    bytes=st.integers(0, 2**62),
     high_watermark=st.integers(-1, 2**62),
-    offset=st.integers(0, 2**62),
     age_bytes=st.none() | st.integers(0, 2**62),
+    timestamp_ms=st.none() | st.integers(-1, 2**62),
+    delay_us=st.none() | st.integers(0, 2**40),
+    would_hit_bytes=st.none() | st.integers(0, 2**40),
 )
-@settings(max_examples=60)
-def test_whatever_a_client_calls_itself_a_fetch_is_one_line_of_the_schema(
-    client_id, topic, topic_id, high_watermark, offset, age_bytes
-) -> None:
-    text = format_line(
-        "b1",
-        fetch_line(
-            client_id=client_id,
-            topic=topic,
-            topic_id=topic_id,
-            high_watermark=high_watermark,
-            offset=offset,
-            age_bytes=age_bytes,
-        ),
-    )
-    assert text.isascii() and text.endswith("\n") and text.count("\n") == 1
-    line = json.loads(text)
-    assert_fits(line, FETCH_FIELDS)
-    assert (line["clientId"], line["topic"], line["ageBytes"]) == (client_id, topic, age_bytes)
-    if high_watermark < 0:
-        assert line["highWatermark"] is None and line["lag"] is None
-    else:
-        assert line["lag"] == max(0, high_watermark - offset)
-
-
-@pytest.mark.parametrize(("delay_ms", "would_hit"), [(None, None), (0.25, 0), (30_000.0, 1 << 40)])
-def test_a_delay_and_what_would_have_hit_are_told_where_there_are_any(delay_ms, would_hit) -> None:
-    line = json.loads(format_line("b1", fetch_line(delay_ms=delay_ms, would_hit_bytes=would_hit)))
-    assert_fits(line, FETCH_FIELDS)
-    assert (line["delayMs"], line["wouldHit"]) == (delay_ms, would_hit)
 
 
 @given(
-    st.lists(
-        st.tuples(
-            st.sampled_from(["a", "a", "b", "block", "empty"]),
-            st.sampled_from([("orders", b"1" * 16), (None, b"2" * 16), ("clicks", None)]),
-            st.integers(0, 3),
-        ),
-        max_size=12,
-    )
+    client_id=st.none() | st.text(max_size=40),
+    group=st.none() | st.text(max_size=40),
+    answers=st.lists(ANSWERS, min_size=1, max_size=6),
 )
-def test_lines_of_one_response_are_what_each_is_alone(drawn) -> None:
-    """Some follow others of their response, some stand between those of another one."""
-    responses = {
-        name: fetch_line(client_id=name, wait_ms=number + 0.5).response
-        for number, name in enumerate("ab")
-    }
-    others: dict[str, Any] = {"block": block_line(), "empty": empty_line()}
-    lines: list[Any] = [
-        others.get(kind)
-        or fetch_line(topic=topic, topic_id=topic_id, partition=partition)._replace(
-            response=responses[kind]
+@settings(max_examples=60)
+def test_whatever_clients_call_themselves_a_response_is_one_line_of_the_schema(
+    client_id, group, answers
+) -> None:
+    text = format_line("b1", response_line(client_id=client_id, group=group, answers=answers))
+    assert text.isascii() and text.endswith("\n") and text.count("\n") == 1
+    line = json.loads(text)
+    assert_fits(line, RESPONSE_FIELDS)
+    assert (line["clientId"], line["group"]) == (client_id, group)
+    said = []
+    for one in line["answers"]:
+        assert_fits(one, ANSWER_FIELDS)
+        for row in one["partitions"]:
+            assert_fits(dict(zip(ROW, row, strict=True)), PARTITION_FIELDS)
+            said.append((one["topic"], one["result"], one["reason"], *row))
+    assert said == [
+        (
+            *(one.topic, one.result, one.reason, one.partition, one.offset, one.bytes),
+            None if one.high_watermark < 0 else one.high_watermark,
+            *(one.age_bytes, one.timestamp_ms, one.delay_us, one.would_hit_bytes),
         )
-        for kind, (topic, topic_id), partition in drawn
+        for one in answers
     ]
-    together = format_lines("b1", 5, lines)
-    assert together == "".join([format_lines("b1", 5, [line]) for line in lines])
-    assert len(together.splitlines()) == len(lines)
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from([b"1" * 16, None])), min_size=1))
+def test_partitions_of_one_topic_that_follow_each_other_are_one_answer(drawn) -> None:
+    answers = [answer(topic=topic, topic_id=topic_id) for topic, topic_id in drawn]
+    said = json.loads(format_line("b1", response_line(answers=answers)))["answers"]
+    runs = [(key, len(list(run))) for key, run in groupby(drawn)]
+    assert [len(one["partitions"]) for one in said] == [count for _, count in runs]
+    assert [one["topic"] for one in said] == [topic for (topic, _), _ in runs]
+
+
+def test_partitions_of_every_result_stand_in_the_line_of_their_response() -> None:
+    verdicts = [(result, reason) for result, reasons in RESULTS.items() for reason in reasons]
+    answers = [answer(result=result, reason=reason) for result, reason in verdicts]
+    said = json.loads(format_line("b1", response_line(answers=answers)))["answers"]
+    assert [(one["result"], one["reason"]) for one in said] == verdicts
+
+
+def test_a_line_at_its_bound_of_partitions_has_at_most_so_many_bytes() -> None:
+    """Each has a name of the most bytes in JSON and the longest integers; then those of one topic."""
+    name, most = "\U0001f600" * (MAX_TEXT_CHARS + 1), (1 << 63) - 1
+    answers = [
+        answer(
+            topic=name,
+            topic_id=index.to_bytes(16, "big"),
+            result="miss",
+            reason="unauthorized-yet",
+            **dict.fromkeys(answer()._fields[4:], most),
+        )
+        for index in range(RESPONSE_PARTITIONS)
+    ]
+    texts: dict[str, Any] = {"client_id": name, "group": name, "listener": name}
+    numbers: dict[str, Any] = {
+        "wait_ms": 1e15,
+        "total_ms": 1e15,
+        "admitted_bytes": most,
+        "ts": most,
+    }
+    line = response_line(answers=answers, **texts, **numbers)
+    size_bytes = len(format_line("b" * 64, line))
+    assert 0.9 * RESPONSE_BYTES < size_bytes <= RESPONSE_BYTES
+    assert len(format_line("b1", response_line(RESPONSE_PARTITIONS))) < 10_000
 
 
 def test_a_block_is_one_line_of_the_schema() -> None:
@@ -239,7 +276,7 @@ def test_the_queue_bounds_block_lines_too(tmp_path: Path, queue_lines: int) -> N
     log.close(timeout_s=30)
     log.put(block_line())
     now = log.statistics()
-    assert now.queued_lines == 0
+    assert now.queued_partitions == 0
     assert now.written_lines + now.dropped_lines == 6
     assert now.dropped_lines >= (6 if queue_lines == 0 else 1)
     assert (
@@ -247,31 +284,12 @@ def test_the_queue_bounds_block_lines_too(tmp_path: Path, queue_lines: int) -> N
     )
 
 
-@pytest.mark.parametrize("queue_lines", [0, 1, 3, 5, 20])
-def test_what_comes_together_is_bounded_as_what_comes_alone(
-    tmp_path: Path, queue_lines: int
-) -> None:
-    limits = LogLimits(queue_lines=queue_lines, flush_interval_s=30)
-    log = AccessLog(tmp_path, "b1", now_ms=lambda: NOW_MS, limits=limits)
-    for first in (0, 5):
-        log.put_all([fetch_line(offset=first + i) for i in range(5)])
-        assert log.statistics().queued_lines <= queue_lines
-    log.close(timeout_s=30)
-    log.put_all([fetch_line(), fetch_line()])
-    now = log.statistics()
-    assert (now.queued_lines, now.written_lines + now.dropped_lines) == (0, 12)
-    assert now.dropped_lines >= (12 if queue_lines == 0 else 2)
-    if queue_lines == 20:
-        assert now.dropped_lines == 2
-    offsets = [line["offset"] for line in read_lines(tmp_path) if line["type"] == "fetch"]
-    assert len(offsets) == now.written_lines and offsets == sorted(offsets)
-
-
 @pytest.mark.parametrize(
     ("lines", "partitions"), [(1, 11), (3, 3), (4, 3), (2, 5), (2, 6), (10, 1)]
 )
-def test_queued_sums_name_no_more_partitions_than_the_queue_has_lines(
-    tmp_path: Path, monkeypatch, lines, partitions
+@pytest.mark.parametrize("kind", ["response", "empty"])
+def test_queued_partitions_name_no_more_partitions_than_the_queue_has_lines(
+    tmp_path: Path, monkeypatch, lines, partitions, kind
 ) -> None:
     """They are memory too; one that is larger is written where no other waits."""
     disk, held = threading.Event(), threading.Event()
@@ -285,16 +303,24 @@ def test_queued_sums_name_no_more_partitions_than_the_queue_has_lines(
     monkeypatch.setattr(log_files.LogFiles, "write", slow_write)
     limits = LogLimits(queue_lines=10, flush_interval_s=0.001)
     log = AccessLog(tmp_path, "b1", now_ms=lambda: NOW_MS, limits=limits)
-    log.put(fetch_line())
+    log.put(response_line())
     assert held.wait(30)
     for _ in range(lines):
-        log.put_empty(empty_line(partitions))
+        if kind == "empty":
+            log.put_empty(empty_line(partitions))
+        else:
+            log.put(response_line(partitions), partitions)
     fits = min(lines, max(1, 10 // partitions))
-    assert (log.statistics().queued_lines, log.statistics().dropped_lines) == (fits, lines - fits)
+    now = log.statistics()
+    assert (now.queued_partitions, now.dropped_lines) == (fits * partitions, lines - fits)
     disk.set()
     assert log.close(timeout_s=30)
-    written = [line for line in read_lines(tmp_path) if line["type"] == "empty"]
-    assert [line["partitions"] for line in written] == [2 * partitions] * fits
+    written = read_lines(tmp_path)
+    if kind == "empty":
+        named = [line["partitions"] for line in written if line["type"] == "empty"]
+        assert named == [2 * partitions] * fits
+    else:
+        assert len(offsets_of(written)) == 1 + partitions * fits
 
 
 @pytest.mark.parametrize("closed", [False, True])
@@ -311,25 +337,29 @@ def test_sums_are_bounded_by_lines_and_dropped_after_close(tmp_path: Path, close
 
 def test_topic_ids_are_written_as_kafka_prints_them() -> None:
     # org.apache.kafka.common.Uuid: base64, url-safe, no padding; the zero id stands for none.
-    assert json.loads(format_line("b", fetch_line()))["topicId"] == "AAECAwQFBgcICQoLDA0ODw"
-    assert json.loads(format_line("b", fetch_line(topic_id=bytes(16))))["topicId"] is None
+    assert (
+        json.loads(format_line("b", response_line()))["answers"][0]["topicId"]
+        == "AAECAwQFBgcICQoLDA0ODw"
+    )
+    (none,) = json.loads(format_line("b", response_line(topic_id=bytes(16))))["answers"]
+    assert none["topicId"] is None
 
 
 @pytest.mark.parametrize("chars", [MAX_TEXT_CHARS, MAX_TEXT_CHARS + 1])
 def test_a_client_id_is_cut_at_its_bound(chars: int) -> None:
-    line = json.loads(format_line("b", fetch_line(client_id="é" * chars)))
+    line = json.loads(format_line("b", response_line(client_id="é" * chars)))
     assert line["clientId"] == "é" * MAX_TEXT_CHARS
 
 
 def test_a_closed_log_holds_every_line_in_order(tmp_path: Path) -> None:
     log = AccessLog(tmp_path / "log", "b1", now_ms=lambda: NOW_MS, cache_size_bytes=512)
     for offset in range(10_000):
-        log.put(fetch_line(offset=offset))
+        log.put(response_line(offset=offset))
     log.put(block_line())
     log.put_empty(empty_line())
     assert log.close()
     first, *lines, last = read_lines(tmp_path / "log")
-    assert [line["offset"] for line in lines[:-2]] == list(range(10_000))
+    assert offsets_of(lines) == list(range(10_000))
     assert [line["type"] for line in lines[-2:]] == ["block", "empty"]
     for line in (first, last):
         assert_fits(line, LOG_FIELDS)
@@ -342,10 +372,10 @@ def test_rotation_and_compression_lose_no_line(tmp_path: Path) -> None:
     limits = LogLimits(rotate_bytes=2000, flush_interval_s=0.001)
     log = AccessLog(tmp_path, "b1", now_ms=lambda: NOW_MS, limits=limits)
     for offset in range(3000):
-        log.put(fetch_line(offset=offset))
+        log.put(response_line(offset=offset))
     assert log.close()
     lines = read_lines(tmp_path)
-    assert [line["offset"] for line in lines if line["type"] == "fetch"] == list(range(3000))
+    assert offsets_of(lines) == list(range(3000))
     assert [line["sequence"] for line in lines if line["type"] == "log"] == sorted(
         2 * list(range(1, log.statistics().files + 1))
     )
@@ -370,18 +400,18 @@ def test_at_the_queue_bound_lines_are_dropped_and_counted(tmp_path: Path, monkey
         now_ms=lambda: NOW_MS,
         limits=LogLimits(queue_lines=10, flush_interval_s=0.001),
     )
-    log.put(fetch_line(offset=0))
+    log.put(response_line(offset=0))
     assert held.wait(30)
     for offset in range(1, 11):
-        log.put(fetch_line(offset=offset))
-    assert (log.statistics().queued_lines, log.statistics().dropped_lines) == (10, 0)
-    log.put(fetch_line(offset=11))
-    assert (log.statistics().queued_lines, log.statistics().dropped_lines) == (10, 1)
+        log.put(response_line(offset=offset))
+    assert (log.statistics().queued_partitions, log.statistics().dropped_lines) == (10, 0)
+    log.put(response_line(offset=11))
+    assert (log.statistics().queued_partitions, log.statistics().dropped_lines) == (10, 1)
     assert not log.close(timeout_s=0.001)
     disk.set()
     assert log.close(timeout_s=30)
     lines = read_lines(tmp_path)
-    assert [line["offset"] for line in lines if line["type"] == "fetch"] == list(range(11))
+    assert offsets_of(lines) == list(range(11))
     assert lines[-1]["droppedLines"] == 1
 
 
@@ -400,14 +430,14 @@ def test_a_failing_disk_costs_lines_but_never_raises_and_the_log_recovers(
 
     monkeypatch.setattr(log_files.LogFiles, "write", failing_write)
     log = AccessLog(tmp_path, "b1", now_ms=lambda: NOW_MS, limits=LogLimits(flush_interval_s=0.001))
-    log.put(fetch_line(offset=0))
+    log.put(response_line(offset=0))
     assert failed.wait(30)
-    log.put(fetch_line(offset=1))
+    log.put(response_line(offset=1))
     assert log.close(timeout_s=30)
     statistics = log.statistics()
     assert (statistics.written_lines, statistics.dropped_lines) == (1, 1)
     assert "No space left" in statistics.last_error
-    assert [line["offset"] for line in read_lines(tmp_path) if line["type"] == "fetch"] == [1]
+    assert offsets_of(read_lines(tmp_path)) == [1]
 
 
 def test_a_disk_that_fails_is_told_once_and_when_it_is_well_again(
@@ -430,7 +460,7 @@ def test_a_disk_that_fails_is_told_once_and_when_it_is_well_again(
 
     def put_and_wait() -> None:
         seen.clear()
-        log.put(fetch_line())
+        log.put(response_line())
         assert seen.wait(10)
 
     monkeypatch.setattr(log_files.LogFiles, "write", write)
@@ -447,7 +477,7 @@ def test_a_disk_that_fails_is_told_once_and_when_it_is_well_again(
 def test_after_close_lines_are_counted_as_dropped(tmp_path: Path) -> None:
     log = AccessLog(tmp_path, "b1", now_ms=lambda: NOW_MS)
     assert log.close()
-    log.put(fetch_line())
+    log.put(response_line())
     log.put(block_line())
     assert log.statistics().dropped_lines == 2
     assert log.close()
@@ -474,7 +504,7 @@ def hold_first_write(
     log = AccessLog(
         directory, "b1", now_ms=lambda: NOW_MS, limits=LogLimits(flush_interval_s=0.001)
     )
-    log.put(fetch_line())
+    log.put(response_line())
     assert held.wait(30)
     return log, counts, all_in
 
@@ -483,25 +513,29 @@ def hold_first_write(
 def test_no_more_lines_than_a_batch_are_formatted_in_one_go(
     tmp_path: Path, monkeypatch, waiting
 ) -> None:
-    log, counts, all_in = hold_first_write(tmp_path, monkeypatch, "fetch")
+    log, counts, all_in = hold_first_write(tmp_path, monkeypatch, "response")
     for _ in range(waiting):
-        log.put(fetch_line())
+        log.put(response_line())
     all_in.set()
     assert log.close(timeout_s=30)
     assert [count for count in counts if count] == [1, *([64] if waiting == 64 else [64, 1])]
     assert log.statistics().written_lines == 1 + waiting
 
 
-def test_a_batch_ends_with_the_sum_by_which_it_names_many_partitions(
-    tmp_path: Path, monkeypatch
+@pytest.mark.parametrize("kind", ["response", "empty"])
+def test_a_batch_ends_with_the_line_by_which_it_names_many_partitions(
+    tmp_path: Path, monkeypatch, kind
 ) -> None:
     """Formatting a partition takes time too, in which nobody else has the interpreter."""
-    log, counts, all_in = hold_first_write(tmp_path, monkeypatch, "empty")
+    log, counts, all_in = hold_first_write(tmp_path, monkeypatch, kind)
     for partitions in (BATCH_PARTITIONS - 1, 1, BATCH_PARTITIONS, 1, 1):
-        log.put_empty(empty_line(partitions))
+        if kind == "empty":
+            log.put_empty(empty_line(partitions))
+        else:
+            log.put(response_line(partitions), partitions)
     all_in.set()
     assert log.close(timeout_s=30)
-    assert [count for count in counts if count] == [2, 1, 2]
+    assert [count for count in counts if count] == [1] * (kind == "response") + [2, 1, 2]
     assert log.statistics().written_lines == 6
 
 
@@ -535,7 +569,7 @@ def test_every_line_names_the_counters_before_it(tmp_path: Path) -> None:
     for number in (1, 2, 5):
         log.put_counters(counters_line(number))
         for offset in range(100 * number):
-            log.put(fetch_line(offset=offset))
+            log.put(response_line(offset=offset))
         log.put(block_line())
         log.put_empty(empty_line())
     assert log.close(timeout_s=30)
@@ -547,10 +581,10 @@ def test_every_line_names_the_counters_before_it(tmp_path: Path) -> None:
             expected = line["number"]
         kind = (line["type"], line["section"])
         sections[kind] = sections.get(kind, 0) + 1
-    assert {kind: count for kind, count in sections.items() if kind[0] == "fetch"} == {
-        ("fetch", 1): 100,
-        ("fetch", 2): 200,
-        ("fetch", 5): 500,
+    assert {kind: count for kind, count in sections.items() if kind[0] == "response"} == {
+        ("response", 1): 100,
+        ("response", 2): 200,
+        ("response", 5): 500,
     }
 
 
@@ -565,11 +599,11 @@ def test_log_lines_name_the_listeners_and_the_broker_once_it_is_known(tmp_path: 
     log = AccessLog(tmp_path, "b1", now_ms=lambda: NOW_MS, limits=LogLimits(flush_interval_s=0.001))
     shown = {"name": "main", "address": "0.0.0.0:9092", "upstream": "b:19092"}
     log.learn_listeners([ListenerAddress(*shown.values())])
-    log.put(fetch_line())
+    log.put(response_line())
     while log.statistics().written_lines < 1:
         threading.Event().wait(0.001)
     log.learn_node(3)
-    log.put(fetch_line())
+    log.put(response_line())
     assert log.close()
     lines = [line for line in read_lines(tmp_path) if line["type"] == "log"]
     assert [(line["event"], line["nodeId"]) for line in lines] == [

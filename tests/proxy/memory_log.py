@@ -8,17 +8,17 @@ not.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
-from metrics.access_log import BlockLine, EmptyLine, FetchLine
+from metrics.access_log import BlockLine, EmptyLine
 from proxy.accounting.empty_answers import EmptyAnswers
-from tests.kit.log_lines import LoggedFetch, name_fields
+from tests.kit.log_lines import LoggedFetch, name_partitions
 from tests.proxy.followed_partition import stand_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from metrics.access_log import BlockValues, EmptyValues, FetchValues
+    from metrics.access_log import BlockValues, EmptyValues, ResponseValues
 
 QUEUE_LINES = 1000
 NOW_MS = 1_763_700_000_000
@@ -39,20 +39,22 @@ class MemoryLog:
     """Lines as they were put; `empty` has the sums."""
 
     def __init__(self, now_ms: Callable[[], int] = lambda: NOW_MS) -> None:
-        self.fetches: list[LoggedFetch] = []
+        self.responses: list[list[LoggedFetch]] = []
         self.blocks: list[BlockLine] = []
         self.empties: list[EmptyLine] = []
         self.empty = EmptyAnswers(stand_in(self), QUEUE_LINES, now_ms)
 
-    def put_all(self, lines: Sequence[FetchValues]) -> None:
-        for line in lines:
-            self.put(line)
-
-    def put(self, line: FetchValues | BlockValues) -> None:
-        if len(line) == len(FetchLine._fields):
-            self.fetches.append(name_fields(cast("FetchValues", line)))
+    def put(self, line: ResponseValues | BlockValues, named: int = 1) -> None:
+        if isinstance(line[-1], list):
+            assert named == len(line[-1])
+            self.responses.append(name_partitions(line))
         else:
-            self.blocks.append(BlockLine(*cast("BlockValues", line)))
+            self.blocks.append(BlockLine(*line))
+
+    @property
+    def fetches(self) -> list[LoggedFetch]:
+        """The partitions of all responses."""
+        return [one for response in self.responses for one in response]
 
     def put_empty(self, line: EmptyValues) -> None:
         self.empties.append(EmptyLine(*line))

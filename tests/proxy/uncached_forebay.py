@@ -12,11 +12,11 @@ from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from metrics.access_log import ResponseLine
 from proxy import app
 from proxy.config.load import load
 from proxy.fetch.access_lines import AccessLines
 from proxy.sockets import bind_all
-from tests.kit.log_lines import name_fields
 from tests.proxy.counter_values import read_counters
 from tests.proxy.event_loop import PATIENCE_S, until
 from tests.proxy.followed_partition import stand_in
@@ -29,9 +29,8 @@ OFF = {"cache": {"mode": "off", "directory": ""}, "throttle": {"enabled": False}
 class Lines(MemoryLog):
     """An access log in memory: lines as they are, but for times."""
 
-    def put(self, line):
-        response = name_fields(line).response._replace(ts=0, total_ms=0.0)
-        super().put(name_fields(line)._replace(response=response))
+    def put(self, line, named):
+        super().put(ResponseLine(*line)._replace(ts=0, total_ms=0.0), named)
 
 
 class Front:

@@ -16,10 +16,10 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from blockcache.cache import BlockCache
-from metrics.access_log import AccessLog, FetchResponseLine, LogLimits
+from metrics.access_log import AccessLog, LogLimits
 from proxy.accounting.stored_runs import StoredRuns
 from proxy.partitions.partition_row import RUN_ROWS, open_row
-from tests.kit.log_lines import LoggedFetch
+from tests.kit.log_lines import LoggedFetch, LoggedResponse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -214,7 +214,7 @@ class _Writer:
     def fetched(
         self, partition: int, step: Fetch, asked: int, is_hit: bool, age: int | None, count: int
     ) -> None:
-        response = FetchResponseLine(
+        response = LoggedResponse(
             ts=self.now_ms,
             listener="main",
             connection=1,
@@ -240,7 +240,7 @@ class _Writer:
             high_watermark=RECORDS * count,
             age_bytes=age,
         )
-        self.log.put(line)
+        self.log.put(line.line)
 
 
 def write_load(

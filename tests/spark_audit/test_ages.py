@@ -21,6 +21,7 @@ from spark_audit.ages import (
     plan_salts,
 )
 from spark_audit.reading import find_inputs, good_lines, read_lines
+from tests.kit.log_lines import unfold
 from tests.spark_audit.replay import Fetch, Produce, Shape, Step, build_load, write_load
 
 if TYPE_CHECKING:
@@ -56,7 +57,8 @@ def rewrite(source: Path, target: Path, change: Callable[[Line], Line] = lambda 
     target.mkdir(parents=True)
     for path in source.iterdir():
         read = gzip.decompress if path.suffix == ".gz" else bytes
-        lines = [change(json.loads(line)) for line in read(path.read_bytes()).splitlines()]
+        said = unfold(map(json.loads, read(path.read_bytes()).splitlines()))
+        lines = [change(line | {"v": 3}) for line in said]
         text = "".join(f"{json.dumps(line | {'boot': target.name})}\n" for line in lines)
         (target / path.name.removesuffix(".gz").replace("-b1-", f"-{target.name}-")).write_text(
             text

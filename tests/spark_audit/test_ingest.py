@@ -59,7 +59,7 @@ def test_files_that_are_compressed_or_removed_while_the_job_runs(
 ) -> None:
     logs = Logs(spark, tmp_path)
     removed = logs.paths[-1]
-    lost = removed.read_bytes().count(b'"type":"fetch"')
+    lost = removed.read_bytes().count(b'"type":"response"')
     assert lost > 0
 
     def change() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import json
 import random
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from metrics.access_log import AccessLog, CountersLine, LogLimits
+from metrics.access_log import AccessLog, BlockLine, CountersLine, LogLimits
 from spark_audit.reading import find_inputs, good_lines, read_lines
 from spark_audit.reconcile import (
     BootLog,
@@ -19,6 +20,7 @@ from spark_audit.reconcile import (
 )
 from spark_audit.sections import build_marks, build_sections, read_boot_logs
 from spark_audit.tables import build_answered
+from tests.kit.log_lines import unfold
 from tests.spark_audit.traffic import pretend, sum_empty
 
 if TYPE_CHECKING:
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from metrics.access_log import BlockLine
     from tests.kit.log_lines import LoggedFetch
 
 BOOT = "b5"
@@ -64,13 +65,13 @@ def write_counted_log(directory: Path) -> list[ScrapedCounters]:
     count("open")
     lines: list[LoggedFetch | BlockLine] = list(pretend(600, 200_000))
     for number, line in enumerate(lines, 1):
-        if hasattr(line, "source"):
+        if isinstance(line, BlockLine):
             log.put(line)
         else:
             partitions[line.result, line.reason] += 1
             sizes[line.result, line.reason] += line.bytes
             if line.bytes or line.delay_ms is not None:
-                log.put(line)
+                log.put(line.line)
             else:
                 waiting.append(line)
         if number % LINES_A_SECTION == 0:
@@ -179,7 +180,8 @@ def test_a_scrape_after_the_log_s_end_agrees_up_to_that(counted: Counted) -> Non
 
 
 def test_a_lost_file_is_an_interval_with_its_time(counted: Counted) -> None:
-    fetches = sum(b'"type":"fetch"' in line for line in counted.files[2])
+    responses = [json.loads(line) for line in counted.files[2] if b'"type":"response"' in line]
+    fetches = len(list(unfold(responses)))
     log = counted.logs[LOST]
     found = reconcile_boot(log)
     assert found.agrees is False

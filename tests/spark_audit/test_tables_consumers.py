@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from metrics.access_log import AccessLog, BlockLine, FetchLine, FetchResponseLine, ListenerAddress
+from metrics.access_log import AccessLog, BlockLine, ListenerAddress
 from spark_audit import tables
 from spark_audit.brokers import UNKNOWN_BROKER, join_brokers
 from spark_audit.reading import find_inputs, good_lines, read_lines
+from tests.kit.log_lines import LoggedFetch, LoggedResponse
 from tests.spark_audit.traffic import START_MS
 
 if TYPE_CHECKING:
@@ -32,13 +33,13 @@ LAGS_MS = (0, 999, 1_000, 59_999, 8 * 60_000 - 1, 8 * 60_000, HOUR_MS, 30 * HOUR
 class Logged(NamedTuple):
     """What was logged, with its boot, and the tables' inputs."""
 
-    lines: list[tuple[str, FetchLine]]
+    lines: list[tuple[str, LoggedFetch]]
     fetches: DataFrame
     facts: DataFrame
     boots: list[dict]
 
 
-def build_lines(boot: str, count: int) -> list[FetchLine]:
+def build_lines(boot: str, count: int) -> list[LoggedFetch]:
     draw = random.Random(boot)
     lines = []
     for number in range(count):
@@ -47,12 +48,12 @@ def build_lines(boot: str, count: int) -> list[FetchLine]:
         if client_id == "twin" and boot == "near2":
             group = "b"
         ts = START_MS + number
-        response = FetchResponseLine(ts, "main", number, client_id, group, 13, 0.0, 1.0, 0)
+        response = LoggedResponse(ts, "main", number, client_id, group, 13, 0.0, 1.0, 0)
         result = draw.choice([("hit", ""), ("miss", "cold")])
         lag_ms = draw.choice([*LAGS_MS, None])
         stamp = None if lag_ms is None else ts - lag_ms
         topic = draw.choice(["orders", "clicks"])
-        line = FetchLine(response, topic, None, 0, 1, 0, *result, 100 + number, 200, None)
+        line = LoggedFetch(response, topic, None, 0, 1, 0, *result, 100 + number, 200, None)
         lines.append(line._replace(timestamp_ms=stamp))
     return lines
 
@@ -60,14 +61,14 @@ def build_lines(boot: str, count: int) -> list[FetchLine]:
 @pytest.fixture(scope="module")
 def logged(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Logged:
     directory = tmp_path_factory.mktemp("consumers")
-    lines: list[tuple[str, FetchLine]] = []
+    lines: list[tuple[str, LoggedFetch]] = []
     for boot, node_id in (("near", 1), ("near2", 2), (ELSEWHERE, None)):
         log = AccessLog(directory, boot, now_ms=lambda: START_MS)
         log.learn_listeners([ListenerAddress("main", f"{boot}:9092", f"{boot}:19092")])
         if node_id is not None:
             log.learn_node(node_id)
         for line in build_lines(boot, 120):
-            log.put(line)
+            log.put(line.line)
             lines.append((boot, line))
         log.put(
             BlockLine(START_MS, "", "orders", None, 0, 0, 9, 700, "watch", 700, 1, 0, 700, (), None)
@@ -82,7 +83,7 @@ def logged(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Log
     return Logged(lines, fetches, facts.persist(), boots)
 
 
-def sum_bytes(logged: Logged, key: Callable[[str, FetchLine], object]) -> Sums:
+def sum_bytes(logged: Logged, key: Callable[[str, LoggedFetch], object]) -> Sums:
     sums: Sums = defaultdict(int)
     for boot, line in logged.lines:
         sums[key(boot, line)] += line.bytes
@@ -92,7 +93,7 @@ def sum_bytes(logged: Logged, key: Callable[[str, FetchLine], object]) -> Sums:
 def test_a_group_is_what_the_line_says_or_the_only_one_that_other_brokers_know(
     logged: Logged,
 ) -> None:
-    def group_of(boot: str, line: FetchLine) -> str:
+    def group_of(boot: str, line: LoggedFetch) -> str:
         client_id, group = line.response[3], line.response[4]
         if group is None and boot == ELSEWHERE and client_id in ("c1", "c2"):
             return GROUPS[client_id]
@@ -150,12 +151,12 @@ def test_two_starts_of_one_broker_are_one_row() -> None:
     ]
 
 
-def lag_of(line: FetchLine) -> int | None:
+def lag_of(line: LoggedFetch) -> int | None:
     return None if line.timestamp_ms is None else line.response[0] - line.timestamp_ms
 
 
 def test_lag_in_seconds_is_by_the_records_own_time_stamps(logged: Logged) -> None:
-    def band_of(boot: str, line: FetchLine) -> str:
+    def band_of(boot: str, line: LoggedFetch) -> str:
         lag_ms = lag_of(line)
         if lag_ms is None:
             return tables.UNKNOWN_LAG

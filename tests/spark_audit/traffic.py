@@ -6,6 +6,7 @@ gives the same numbers in either version of the log.
 """
 
 import gzip
+import json
 import math
 import random
 from collections import defaultdict
@@ -13,9 +14,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from metrics.access_log import AccessLog, BlockLine, EmptyLine, FetchResponseLine, LogLimits
+from metrics.access_log import AccessLog, BlockLine, EmptyLine, LogLimits
 from metrics.access_log_schema import EMPTY_INTERVAL_MS, SCHEMA_VERSION
-from tests.kit.log_lines import LoggedFetch
+from tests.kit.log_lines import LoggedFetch, LoggedResponse, build_older_lines
 
 START_MS = 1_763_700_000_000
 TOPICS = ("orders", "payments", "clicks")
@@ -82,7 +83,7 @@ class _Sidecar:
         age_bytes = self.admitted_bytes - log[batch] if batch < len(log) else 0
         result, reason = self._judge(age_bytes, client)
         return LoggedFetch(
-            FetchResponseLine(
+            LoggedResponse(
                 ts=now_ms,
                 listener="main",
                 connection=CLIENTS.index(client),
@@ -174,7 +175,7 @@ def write_log(
             continue
         traffic.fetches.append(line)
         if version == 1 or line.bytes or line.delay_ms is not None:
-            log.put(line)
+            log.put(line.line)
         else:
             traffic.summed.append(line)
     for empty in sum_empty(traffic.summed):
@@ -189,7 +190,8 @@ def write_log(
 
 
 def _state_version(path: Path, version: int) -> None:
-    """Give every line of a file another version; lines of the types that both have are alike."""
+    """Give the lines of a file the form of an earlier version."""
     read, pack = (gzip.decompress, gzip.compress) if path.suffix == ".gz" else (bytes, bytes)
-    written, wanted = (b'{"v":%d,' % number for number in (SCHEMA_VERSION, version))
-    path.write_bytes(pack(read(path.read_bytes()).replace(written, wanted)))
+    lines = map(json.loads, read(path.read_bytes()).splitlines())
+    older = [f"{text}\n" for line in lines for text in build_older_lines(line, version)]
+    path.write_bytes(pack("".join(older).encode("ascii")))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from metrics.access_log_schema import RESPONSE_PARTITIONS
 from protocol.api import FETCH
 from protocol.header import RequestHeader
 from proxy.fetch.access_lines import LEAST_DELAY_S
@@ -59,6 +60,23 @@ async def test_records_or_a_delay_make_a_line(world):
         Empty(client, "orders", 1, "hit", "", 0): 1,
         Empty(client, "orders", 3, "miss", "cold", 0): 1,
     }
+
+
+@pytest.mark.parametrize(
+    ("named", "lines"),
+    [
+        (0, []),
+        (1, [1]),
+        (RESPONSE_PARTITIONS, [RESPONSE_PARTITIONS]),
+        (RESPONSE_PARTITIONS + 1, [RESPONSE_PARTITIONS, 1]),
+        (3 * RESPONSE_PARTITIONS, [RESPONSE_PARTITIONS] * 3),
+    ],
+)
+async def test_response_is_one_line_up_to_its_bound(world, named, lines):
+    verdicts = [("hit", ""), ("miss", "cold")]
+    log(world, *(outcome(world, index, 5, verdict=verdicts[index % 2]) for index in range(named)))
+    assert [len(one) for one in world.log.responses] == lines
+    assert [one.partition for one in world.lines] == list(range(named))
 
 
 @pytest.mark.parametrize(
