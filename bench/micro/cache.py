@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from array import array
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,9 +21,9 @@ import crc32c
 from bench.micro import density
 from bench.micro.batches import restamp
 from blockcache import _build
-from blockcache.cache import RUN_END, BlockCache
+from blockcache.cache import BlockCache
 from protocol.framing import build_buffer
-from tests.kit.cache_batches import TOPIC, build_batch
+from tests.kit.cache_batches import TOPIC, append, build_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -134,9 +133,7 @@ def measure_straight(rounds: int, size: int = 900_000, arena_bytes: int = 256 * 
         assert memory is not None
         memory[:] = sent
         cache.eliminate()
-        placed = memoryview(array("q", (slot, 0, size, next(offsets), 0, 0)))
-        cache.append(memory, placed, 1)
-        assert placed[RUN_END] >= 0
+        assert append(cache, slot, memory, 0, size, next(offsets), 0) is not None
 
     times = 64 * MIB // size
     ways = (lambda _: receive(build_buffer(size)), lambda _: receive(cache.reserve(size)))
