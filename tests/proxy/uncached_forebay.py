@@ -29,7 +29,7 @@ OFF = {"cache": {"mode": "off", "directory": ""}, "throttle": {"enabled": False}
 class Lines(MemoryLog):
     """An access log in memory: lines as they are, but for times."""
 
-    def put(self, line, named):
+    def put(self, line, named=1):
         super().put(ResponseLine(*line)._replace(ts=0, total_ms=0.0), named)
 
 
