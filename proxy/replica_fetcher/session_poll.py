@@ -57,9 +57,9 @@ if TYPE_CHECKING:
 SOURCE = "watch"
 LOOK_EVERY_S = 0.02
 """How often a partition that no standing poll brings up to date is asked apart, in seconds."""
-REST_TIMES = 4
+REST_TIMES = 6
 """Rest after news, in times of what they took: to learn, to wake delayed Fetches, to answer them. Polls
-then take at most a fifth of the event loop, and fewer polls come where the machine is busy.
+then take at most a seventh of the event loop, and fewer polls come where the machine is busy.
 """
 REST_MOST_S = 0.008
 """Longest rest, in seconds: what a record may be late for it."""
