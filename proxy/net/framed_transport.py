@@ -39,6 +39,10 @@ SCRATCH = memoryview(bytearray(1 << 12))
 since its bytes are copied out before another connection receives. The buffer is small, since bytes
 in it are copied twice and the rest of a frame not at all (docs/decisions/0017).
 """
+CHUNK_BYTES = 256_000
+"""Most bytes that one read brings to `data_received` (uvloop; asyncio: 256 KiB). A frame within that
+is cheaper copied once than received through LargeFrame.
+"""
 LINGER_S = 10.0
 """How long a peer that does not read may delay a close."""
 TURN_FRAMES, TURN_FRAME_BYTES = 16, 1 << 14
@@ -329,6 +333,8 @@ class FramedTransport(asyncio.Protocol):
         hooks = self._hooks
         if hooks.budget is not None:
             hooks.budget.end(self)
+        if self.framer.large_bytes <= CHUNK_BYTES:
+            self._switch_protocol()  # the next one may arrive in one chunk
         if not (self._closed or self._closing):
             self.frames += 1
             hooks.on_frame(frame)
