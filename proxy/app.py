@@ -67,12 +67,11 @@ milliseconds of another core.
 """
 
 
-def read_clock_s() -> float:
-    """Seconds on the clock for leases. CLOCK_BOOTTIME continues while the machine is suspended.
-    Each call reads the clock anew, since asyncio's own may stand still for as long as a callback
-    takes.
-    """
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+read_clock_s = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+"""Returns seconds on the clock for leases. CLOCK_BOOTTIME continues while the machine is suspended.
+Each call reads the clock anew, since asyncio's own may stand still for as long as a callback
+takes.
+"""
 
 
 class Readiness:

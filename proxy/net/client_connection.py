@@ -418,7 +418,7 @@ class ClientConnection(Generic[Services, Kept]):
             reply = replies.stand_in(place)
             self.hold(reply, size_bytes)
             outgoing.on_sent = partial(self._sent, api_key, reply, size_bytes, on_sent)
-        if replies.places:
+        if line and isinstance(line[0], Reply):  # else it is a request that was not answered
             replies.release()
         if outgoing is not None or self.holds_client or replies.control:
             self._on_progress()

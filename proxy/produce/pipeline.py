@@ -163,7 +163,7 @@ class Pipeline:
                 client_id = targets.find_client(frame, frame[ROUTE_START : head.body_start])
             except BadFrame:
                 return False
-            if targets.peek(frame, head.version, row) is None:
+            if targets.peek(frame, head.version, row, self._stores) is None:
                 return False  # what it stands for may change with the next request
             held, queue = ffi.from_buffer(raw), None
             if self._scheduler.enabled:

@@ -40,7 +40,7 @@ def lend_to_produce(broker: ProduceServices, begun: bytes, frame_bytes: int) -> 
     if scanned is None:
         return None
     head, row = scanned
-    target = broker.routes.peek(begun, head.version, row)
+    target = broker.routes.peek(begun, head.version, row, stores=True)
     if target is None or target.partition is None:
         return None
     partition, leader_state = target.partition, target.partition.leader_state

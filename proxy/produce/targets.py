@@ -9,6 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +19,8 @@ from protocol.produce_rows import ROW_WORDS
 from proxy.partitions.partition_row import NO_ROW
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from protocol.primitives import Frame
     from protocol.produce_rows import ProduceRows, Row
     from proxy.partitions.table import Partition
@@ -53,6 +56,9 @@ class Target:
     is_known: bool
 
 
+NOTHING: Final[Mapping[int, Target]] = {}
+
+
 class Targets:
     """The known targets of one broker."""
 
@@ -64,7 +70,10 @@ class Targets:
         """Number of calls of `clear`. A target found before the last one may be out of date."""
         self.count = 0
         """Number of remembered targets."""
-        self._known: dict[tuple[int, bytes], dict[int, Target]] = {}
+        self._known: dict[tuple[int, bytes, bool], dict[int, Target]] = {}
+        """By version, topic as the request's bytes name it, and whether batches are stored; then by
+        partition.
+        """
         self.clients: dict[bytes, str | None] = {}
         """Client ids by the bytes of a request from `produce_rows.ROUTE_START` to its body."""
 
@@ -85,10 +94,12 @@ class Targets:
             self.clients[raw] = client_id
         return client_id
 
-    def peek(self, frame: Frame, version: int, row: Row) -> Target | None:
-        """Return the remembered target of a row; None if there is none."""
-        of_topic = self._known.get((version, bytes(frame[row.topic_start : row.topic_end])))
-        return None if of_topic is None else of_topic.get(row.partition)
+    def peek(self, frame: Frame, version: int, row: Row, stores: bool) -> Target | None:
+        """Return the remembered target of a row; None if there is none. `stores`: of a client whose
+        batches are stored.
+        """
+        named = bytes(frame[row.topic_start : row.topic_end])
+        return self._known.get((version, named, stores), NOTHING).get(row.partition)
 
     def find(
         self, link: ProduceLink, frame: Frame, version: int, rows: ProduceRows
@@ -97,21 +108,21 @@ class Targets:
         batches are stored. Raises BadFrame if a topic's name is not UTF-8.
         """
         found: list[Target] = []
-        stores, known = link.stores, self._known
-        topic_start, named, of_topic = -1, b"", None
         words = rows.words
-        starts, ends = words[0::ROW_WORDS].tolist(), words[1::ROW_WORDS].tolist()
-        for start, end, index in zip(starts, ends, words[2::ROW_WORDS].tolist(), strict=True):
-            if start != topic_start:
-                topic_start = start
-                named = bytes(frame[start:end])
-                of_topic = known.get((version, named))
-            target = None if of_topic is None else of_topic.get(index)
-            if target is None or (stores and target.partition is None):
-                asked = produce.peek_topic(frame, version, start)
-                target = self._look_up(link, version, asked, index, named)
-                of_topic = known.get((version, named))
-            found.append(target)
+        starts, indexes = words[0::ROW_WORDS].tolist(), words[2::ROW_WORDS].tolist()
+        while (begin := len(found)) < rows.count:
+            start = starts[begin]
+            named = bytes(frame[start : words[begin * ROW_WORDS + 1]])
+            of_topic = self._known.get((version, named, link.stores), NOTHING)
+            asked = indexes[begin : bisect_right(starts, start, begin)]
+            targets = list(filter(None, map(of_topic.get, asked)))
+            if len(targets) < len(asked):
+                topic = produce.peek_topic(frame, version, start)
+                targets = [
+                    of_topic.get(index) or self._look_up(link, version, topic, index, named)
+                    for index in asked
+                ]
+            found += targets
         return found
 
     def _look_up(
@@ -130,12 +141,12 @@ class Targets:
         # the name of an id that is not known yet would stand for another queue
         is_final = partition is not None if link.stores else isinstance(name, str)
         if is_final:
-            self._remember(version, index, target)
+            self._remember(version, index, target, link.stores)
         return target
 
-    def _remember(self, version: int, index: int, target: Target) -> None:
+    def _remember(self, version: int, index: int, target: Target, stores: bool) -> None:
         if self.count >= TARGETS_LIMIT:
             self.clear()
-        of_topic = self._known.setdefault((version, target.named), {})
+        of_topic = self._known.setdefault((version, target.named, stores), {})
         self.count += index not in of_topic
         of_topic[index] = target

@@ -9,6 +9,7 @@ import pytest
 from protocol.framing import Framer
 from proxy.net import framed_transport as wire_module
 from proxy.net.framed_transport import (
+    CHUNK_BYTES,
     TURN_BYTES,
     TURN_FRAME_BYTES,
     TURN_FRAMES,
@@ -516,6 +517,20 @@ def test_large_frame_is_received_into_its_buffer():
     played.receive(large[30:] + frame(b"two"))
     assert played.frames == [frame(b"one"), large, frame(b"two")]
     assert played.transport.protocol is played.framed
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_frame_that_fits_in_a_chunk_is_awaited_in_one(more):
+    played = Listening(max_frame_bytes=1 << 20)
+    large = frame(bytes(CHUNK_BYTES - 4 + more))
+    played.receive(large[:100])
+    assert played.transport.protocol is not played.framed
+    played.receive(large[100:])
+    is_back = played.transport.protocol is played.framed
+    assert is_back is not bool(more), "a larger one could not arrive in one chunk"
+    played.receive(large)
+    assert played.frames == [large, large]
+    assert (played.frames[1] is large) is is_back
 
 
 def test_large_frame_leaves_the_socket_to_its_transport():

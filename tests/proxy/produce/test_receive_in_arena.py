@@ -218,7 +218,8 @@ def test_transport_receives_into_the_arena(link):
     assert counts(link)[1] == 0, "what has come may be all that comes"
     played.receive(frame[BEGUN:][:BEGUN])
     assert counts(link)[1] > 0
-    played.receive(frame[2 * BEGUN :] + frame[:-1])
+    played.receive(frame[2 * BEGUN :] + frame[:BEGUN])
+    played.receive(frame[BEGUN:-1])
     assert played.frames == [frame]
     played.frames.clear()
     assert counts(link)[2] == 1, "the second, which has begun"
