@@ -239,7 +239,7 @@ class BrokerConnection:
         self.pipeline = pipeline
         if self._transport is not None:
             pipeline.framed = self._transport
-            self._transport.intercept(pipeline.complete)
+            self._transport.intercept(pipeline.complete, pipeline.flush)
 
     def send_rest(self, rest: bytes) -> bool:
         """Send the `rest` of a frame that was written past `send`, and that the kernel did not take

@@ -261,7 +261,7 @@ class ClientConnection(Generic[Services, Kept]):
     def carry(self, pipeline: PipelinedRequests) -> None:
         """Attach the pipeline of Produces, whose `try_forward` sees each request frame first."""
         self.pipeline = pipeline
-        self.framed.intercept(pipeline.try_forward)
+        self.framed.intercept(pipeline.try_forward, pipeline.flush)
 
     def end_pipelined(self, size_bytes: int, ordinal: int) -> None:
         """Release a pipelined request. It is answered, and its batch is stored: a Fetch behind it may

@@ -53,6 +53,16 @@ TURN_BYTES = 4 * PIECE_BYTES
 """Bytes written to one connection before other connections have their turn."""
 
 
+def count_turn(frames: Sequence[bytes]) -> int:
+    """Return how many of `frames` one turn handles."""
+    size_bytes = 0
+    for number, frame in enumerate(frames):
+        if number == TURN_FRAMES or size_bytes >= TURN_FRAME_BYTES:
+            return number
+        size_bytes += len(frame)
+    return len(frames)
+
+
 class LargeFrame(asyncio.BufferedProtocol):
     """Replaces a FramedTransport as asyncio's protocol while large frames arrive, until a small one
     comes. Buffered, so that the kernel writes into the frame's own memory.
@@ -146,10 +156,12 @@ class FramedTransport(asyncio.Protocol):
         self._closing = False
         self._linger: asyncio.TimerHandle | None = None
         self._raw_sink: Callable[[bytes], None] | None = None
-        self._shortcut: Callable[[bytes], bool] | None = None
-        """Called with each received frame before `on_frame`; True if it has handled the frame.
-        Large frames skip it.
+        self._shortcut: Callable[[bytes, bool], bool] | None = None
+        """Called with each received frame before `on_frame`, and whether another follows; True if it
+        has handled the frame. Large frames skip it.
         """
+        self._end_frames: Callable[[], None] | None = None
+        """Called after several frames, whose last one the shortcut may not have handled."""
         self.passage: SpliceTransfer | None = None
         """The splice of the large frame that arrives now; None if frames are received here."""
         self._on_large: Callable[[bytes, int], SpliceTransfer | None] | None = None
@@ -173,11 +185,12 @@ class FramedTransport(asyncio.Protocol):
         self.pieces = 0
         """Number of pieces that the kernel did not take at once, and has taken since."""
 
-    def intercept(self, shortcut: Callable[[bytes], bool]) -> None:
-        """Give each received frame, large ones excepted, to `shortcut` first. It returns False for
-        a frame that `on_frame` has to handle.
+    def intercept(self, shortcut: Callable[[bytes, bool], bool], end: Callable[[], None]) -> None:
+        """Give each received frame, large ones excepted, to `shortcut` first, with whether another
+        one follows in this turn. It returns False for a frame that `on_frame` has to handle. `end`
+        runs after several frames, before anything else.
         """
-        self._shortcut = shortcut
+        self._shortcut, self._end_frames = shortcut, end
 
     def pass_large(
         self,
@@ -223,7 +236,7 @@ class FramedTransport(asyncio.Protocol):
             and read_length(data)[0] == size_bytes - PREFIX_BYTES <= framer.max_frame_bytes
         ):
             self.frames += 1
-            if self._shortcut is None or not self._shortcut(data):
+            if self._shortcut is None or not self._shortcut(data, False):
                 self._hooks.on_frame(data)
         else:
             self._split_frames(data)
@@ -250,19 +263,20 @@ class FramedTransport(asyncio.Protocol):
         """Handle `frames`. Those beyond this turn's wait for the loop's next turn, and nothing more
         is read until then.
         """
-        handled_bytes = 0
-        for number, frame in enumerate(frames):
+        most = count_turn(frames)
+        for number, frame in enumerate(frames[:most], 1):
             if self._closed or self._closing:
-                return
-            if number == TURN_FRAMES or handled_bytes >= TURN_FRAME_BYTES:
-                self._later = frames[number:], budget
-                self.hold_reading(self._later)
-                asyncio.get_running_loop().call_soon(self._continue)
-                return
-            handled_bytes += len(frame)
+                break
             self.frames += 1
-            if self._shortcut is None or not self._shortcut(frame):
+            if self._shortcut is None or not self._shortcut(frame, number < most):
                 self._hooks.on_frame(frame)
+        if most > 1 and self._end_frames is not None:
+            self._end_frames()
+        if most < len(frames) and not (self._closed or self._closing):
+            self._later = frames[most:], budget
+            self.hold_reading(self._later)
+            asyncio.get_running_loop().call_soon(self._continue)
+            return
         hooks = self._hooks
         if budget is not None:
             budget.sub(0)  # only now: the handler charges the frame itself before others resume

@@ -89,11 +89,16 @@ class PipelinedRequests(Protocol):
     def __len__(self) -> int:
         """Return the number of requests in flight."""
 
-    def try_forward(self, frame: bytes) -> bool:
-        """Forward a request frame. Return False if the caller has to handle it."""
+    def try_forward(self, frame: bytes, has_more: bool) -> bool:
+        """Forward a request frame. Return False if the caller has to handle it. `has_more`: its bytes
+        may leave with those of another, which follows at once, or with `flush`.
+        """
 
-    def complete(self, answer: bytes) -> bool:
+    def complete(self, answer: bytes, has_more: bool) -> bool:
         """Handle a response frame. Return False if it does not answer the oldest request."""
+
+    def flush(self) -> None:
+        """Send the bytes that wait for others since `has_more` was True."""
 
     def begin(self, now: float) -> None:
         """Note that all requests before these are answered. `now` is in seconds."""

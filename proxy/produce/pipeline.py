@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from proxy.partitions.forwarded import ForwardedBatches
     from proxy.produce.services import ProduceLink
 
-forward_request, complete_request = lib.fl_forward, lib.fl_complete
+forward_request, complete_request, push = lib.fl_forward, lib.fl_complete, lib.fl_push
 NOT_FORWARDED, OTHER_ROUTE, RING, HEAD_WORDS = (
     lib.FL_NOT_FORWARDED,
     lib.FL_OTHER_ROUTE,
@@ -74,6 +74,7 @@ class Pipeline:
         "_scheduler",
         "_started_at",
         "_stores",
+        "_unpushed",
         "framed",
     )
 
@@ -88,6 +89,7 @@ class Pipeline:
         self._is_alone = False  # since it was last empty, only this pipeline used the connection
         self._route: Route | None = None
         self._clears = -1
+        self._unpushed: FramedTransport | None = None  # its kernel may hold bytes back
         self.framed: FramedTransport = link.upstream.framed
         """The broker connection's framed transport."""
 
@@ -96,9 +98,10 @@ class Pipeline:
 
     # -- requests ----------------------------------------------------------------------------------
 
-    def try_forward(self, frame: bytes) -> bool:
+    def try_forward(self, frame: bytes, has_more: bool) -> bool:
         """Forward a request that has arrived, if it is a single Produce that nothing is against.
-        Return False if the caller has to handle it.
+        Return False if the caller has to handle it. `has_more`: another one follows at once, or
+        `flush`, so that the kernel may send both together.
         """
         link, in_flight, fd, size_bytes = (
             self._link,
@@ -117,14 +120,24 @@ class Pipeline:
                 return False
         # only now: the scheduler may have materialized what is in flight
         is_charged = link.begin_pipelined(size_bytes)
-        code = forward_request(native, frame, size_bytes, fd) if is_charged else NOT_FORWARDED
+        code = (
+            forward_request(native, frame, size_bytes, fd, has_more)
+            if is_charged
+            else NOT_FORWARDED
+        )
         if code <= OTHER_ROUTE:
             if lifted and route is not None and route.queue is not None:
                 self._scheduler.queues.drop(route.queue)
             if is_charged:
                 link.undo_pipelined(size_bytes)
-            return code == OTHER_ROUTE and self._switch_route(frame) and self.try_forward(frame)
+            return (
+                code == OTHER_ROUTE
+                and self._switch_route(frame)
+                and self.try_forward(frame, has_more)
+            )
         assert route is not None
+        if has_more:
+            self._unpushed = self.framed
         if not in_flight and lifted == LIFTED_FIRST:
             self._started_at = now
         forwarded = None
@@ -137,6 +150,12 @@ class Pipeline:
         if native.sent != size_bytes and link.upstream.send_rest(frame[native.sent :]):
             link.hold_for_broker()
         return True
+
+    def flush(self) -> None:
+        """Send what the kernel may hold back: no request or response follows at once."""
+        framed, self._unpushed = self._unpushed, None
+        if framed is not None and framed.plain_fd >= 0:
+            push(framed.plain_fd)
 
     def _may_follow(self) -> bool:
         """True if a request may be forwarded behind all requests that are on the connection now."""
@@ -177,10 +196,10 @@ class Pipeline:
 
     # -- responses ---------------------------------------------------------------------------------
 
-    def complete(self, answer: bytes) -> bool:
+    def complete(self, answer: bytes, has_more: bool) -> bool:
         """Send a broker's response to the client, and store the batch that it acknowledges. Return
         False if the response does not answer the oldest request in flight, or if its turn has
-        not come.
+        not come. `has_more`: as for `try_forward`.
         """
         in_flight, link, fd = self._in_flight, self._link, self._link.framed.free_fd
         if (
@@ -200,7 +219,9 @@ class Pipeline:
             if not landed:
                 return False
         size_bytes = len(answer)
-        complete_request(native, answer, size_bytes, fd, now - since_s)
+        complete_request(native, answer, size_bytes, fd, has_more, now - since_s)
+        if has_more:
+            self._unpushed = link.framed
         in_flight.popleft()
         ordinal = link.last_ordinal - len(in_flight)
         self._started_at = now if in_flight else NOT_BEGUN

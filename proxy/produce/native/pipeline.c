@@ -2,6 +2,8 @@
 #include "pipeline.h"
 
 #include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -31,10 +33,10 @@ static void count(fl_hop *hop, uint64_t size) {
 }
 
 /* Bytes of `frame` that the kernel took; 0 on an error, too: the sender of the rest then meets that error. */
-static int64_t give(int fd, const uint8_t *frame, uint64_t size) {
+static int64_t give(int fd, const uint8_t *frame, uint64_t size, int has_more) {
     ssize_t sent;
     do {
-        sent = send(fd, frame, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+        sent = send(fd, frame, size, MSG_NOSIGNAL | MSG_DONTWAIT | (has_more ? MSG_MORE : 0));
     } while (sent < 0 && errno == EINTR);
     return sent < 0 ? 0 : sent;
 }
@@ -45,7 +47,7 @@ static int is_about(const fl_route *route, const uint8_t *frame, const po_produc
            memcmp(frame + PO_ROUTE_START, route->bytes, route->size) == 0;
 }
 
-int fl_forward(fl_link *link, const uint8_t *frame, uint64_t size, int fd) {
+int fl_forward(fl_link *link, const uint8_t *frame, uint64_t size, int fd, int has_more) {
     if (link->count == FL_RING) {
         return FL_NOT_FORWARDED;
     }
@@ -61,8 +63,13 @@ int fl_forward(fl_link *link, const uint8_t *frame, uint64_t size, int fd) {
     link->count++;
     count(&link->counts->requests_in, size);
     count(&link->counts->requests_out, size);
-    link->sent = give(fd, frame, size);
+    link->sent = give(fd, frame, size, has_more);
     return FL_FORWARDED;
+}
+
+void fl_push(int fd) {
+    int on = 1;
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on); /* a dead socket has nothing to send */
 }
 
 static void observe(fl_counts *counts, double took_s) {
@@ -74,7 +81,7 @@ static void observe(fl_counts *counts, double took_s) {
     counts->took_s[0] += took_s;
 }
 
-int fl_complete(fl_link *link, const uint8_t *frame, uint64_t size, int fd, double took_s) {
+int fl_complete(fl_link *link, const uint8_t *frame, uint64_t size, int fd, int has_more, double took_s) {
     if (link->count == 0 || size < ANSWER_LEAST) {
         return FL_NOT_COMPLETED;
     }
@@ -87,7 +94,7 @@ int fl_complete(fl_link *link, const uint8_t *frame, uint64_t size, int fd, doub
     link->count--;
     count(&link->counts->responses_in, size);
     observe(link->counts, took_s);
-    link->sent = give(fd, frame, size);
+    link->sent = give(fd, frame, size, has_more);
     if (link->sent == (int64_t)size) {
         count(&link->counts->responses_out, size);
     }

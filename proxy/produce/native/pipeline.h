@@ -51,11 +51,14 @@ typedef struct {                /* of one connection */
 
 /* Forwards a whole request. FL_FORWARDED: the request is in flight, and was written to `fd`, a non-blocking socket with
  * nothing queued. FL_NOT_FORWARDED: the request has another form, or the ring is full.
- * FL_OTHER_ROUTE: see above. Nothing was sent with either of these two. */
-int fl_forward(fl_link *link, const uint8_t *frame, uint64_t size, int fd);
+ * FL_OTHER_ROUTE: see above. Nothing was sent with either of these two. `has_more`: the kernel may hold the bytes back
+ * until those of another call follow, or fl_push. */
+int fl_forward(fl_link *link, const uint8_t *frame, uint64_t size, int fd, int has_more);
 /* Takes a whole response, `took_s` seconds after the arrival of the oldest request in flight. FL_COMPLETED: it is that
  * request's; the request is completed, and the response was written to `fd`, of which `sent` says how much. FL_NOT_COMPLETED:
  * nothing has changed. */
-int fl_complete(fl_link *link, const uint8_t *frame, uint64_t size, int fd, double took_s);
+int fl_complete(fl_link *link, const uint8_t *frame, uint64_t size, int fd, int has_more, double took_s);
+/* Has the kernel send what it holds back because of `has_more` (tcp(7): TCP_NODELAY flushes). */
+void fl_push(int fd);
 /* cdef end */
 #endif

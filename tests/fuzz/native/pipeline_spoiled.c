@@ -88,13 +88,13 @@ static int learn_route(const uint8_t *frame, uint64_t size, int fd) {
     *route = (fl_route){said.version, bytes, length};
     all.link.route = route;
     all.other++;
-    int went = fl_forward(&all.link, frame, size, fd);
+    int went = fl_forward(&all.link, frame, size, fd, 0);
     MUST(went != FL_OTHER_ROUTE);
     return went;
 }
 
 static void take(const pair *sockets, int state, const uint8_t *frame, uint64_t size, uint8_t *got) {
-    int went = fl_forward(&all.link, frame, size, sockets->ours);
+    int went = fl_forward(&all.link, frame, size, sockets->ours, 0);
     if (went == FL_OTHER_ROUTE && all.known < ROUTES) {
         went = learn_route(frame, size, sockets->ours);
     }
@@ -118,7 +118,7 @@ static void make_matching(uint8_t *frame, uint64_t size) {
 
 static void complete(const pair *sockets, int state, const uint8_t *frame, uint64_t size, double took_s, uint8_t *got) {
     uint64_t before = all.link.count;
-    int done = fl_complete(&all.link, frame, size, sockets->ours, took_s);
+    int done = fl_complete(&all.link, frame, size, sockets->ours, 0, took_s);
     MUST(all.link.count == before - (done == FL_COMPLETED));
     if (done == FL_COMPLETED) {
         all.completed++;

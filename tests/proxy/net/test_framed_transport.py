@@ -165,6 +165,22 @@ async def test_many_frames_at_once_leave_others_their_turn(size, most):
     assert listening.transport.calls[-1] == "resume"
 
 
+async def test_shortcut_hears_whether_another_frame_follows_in_this_turn():
+    listening, heard = Listening(), []
+
+    def take(_frame, has_more):
+        heard.append(has_more)
+        return True
+
+    listening.framed.intercept(take, lambda: heard.append("end"))
+    listening.framed.data_received(frame(b"a"))
+    listening.framed.data_received(frame(b"a") * (TURN_FRAMES + 2))
+    await until(lambda: not listening.framed.reading_held)
+    first_turn = [True] * (TURN_FRAMES - 1) + [False, "end"]
+    assert heard == [False, *first_turn, True, False, "end"]
+    assert listening.frames == []
+
+
 async def test_frames_of_a_later_turn_end_with_the_connection():
     listening = Listening()
     listening.framed.data_received(frame(b"a") * 2 * TURN_FRAMES)

@@ -1,7 +1,11 @@
 """A pipelined Produce looks the same as an ordinary one to client, broker, counters and arena."""
 
 import asyncio
+import fcntl
 import random
+import socket
+import sys
+from contextlib import contextmanager
 
 import pytest
 
@@ -23,6 +27,24 @@ SETTINGS = {
     },
 }
 SEEDS, STEPS = 25, 80
+SIOCOUTQNSD = 0x894B
+"""Linux: the bytes that a socket's peer was not sent yet (linux/sockios.h)."""
+
+
+@contextmanager
+def listening_pair():
+    """Two ends of a TCP connection."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as ours,
+    ):
+        theirs, _ = server.accept()
+        with theirs:
+            yield ours, theirs
+
+
+def count_unsent(ours):
+    return int.from_bytes(fcntl.ioctl(ours, SIOCOUTQNSD, bytes(4)), sys.byteorder)
 
 
 @pytest.fixture(params=list(SETTINGS.values()), ids=list(SETTINGS))
@@ -214,14 +236,28 @@ async def test_request_beyond_the_pipeline_limit_is_queued(pair):
     answer_all(pair)
 
 
+@pytest.mark.parametrize("is_last_pipelined", [True, False])
+@pytest.mark.parametrize("pair", [SETTINGS["passing"], SETTINGS["admission"]], indirect=True)
+async def test_requests_of_one_read_leave_at_its_end(pair, is_last_pipelined):
+    with listening_pair() as (ours, theirs):
+        framed = pair.flying.link.upstream.framed
+        framed.plain_fd = framed.free_fd = ours.fileno()
+        sent = pair.request() + pair.request()
+        last = pair.request() if is_last_pipelined else pair.control()
+        pair.flying.feed(sent + last)
+        assert count_unsent(ours) == 0
+        expected = sent + last if is_last_pipelined else sent
+        assert theirs.recv(len(expected), socket.MSG_WAITALL) == expected
+
+
 async def test_unexpected_response_is_not_taken(pair):
     ours = pair.flying.link.pipeline
-    assert not ours.try_forward(pair.control()) and not ours.try_forward(b"")
+    assert not ours.try_forward(pair.control(), False) and not ours.try_forward(b"", False)
     pair.do("feed", pair.request())
     if pair.flying.in_flight:
         other = pair.build_answer((pair.correlation_id + 1, "orders", 0))
-        assert not ours.complete(other) and not ours.complete(b"1234567") and len(ours) == 1
-        assert not ours.complete(memoryview(other))
+        assert not any(ours.complete(one, False) for one in (other, b"1234567", memoryview(other)))
+        assert len(ours) == 1
     pair.check()
     answer_all(pair)
 
