@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import dataclasses
 import gc
 import logging
@@ -61,6 +62,13 @@ SMALLEST_ARENA_BYTES = 1 << 20
 LOOK_EVERY_S = 0.02
 NODE_WAIT_S = 1.0
 """How long a successor waits for the broker's node id, which the broker may refuse to tell."""
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+"""Parameters of glibc's mallopt(3)."""
+KEPT_BYTES, MAPPED_BYTES = 16 << 20, 2 << 20
+"""Bytes of freed memory that are kept, and the smallest block with a mapping of its own: larger than
+a frame of a producer with default settings (max.request.size: 1 MiB). glibc's own 128 KiB for both
+grow only once a larger block was freed.
+"""
 PREFAULT_STEP_BYTES = 4 << 20
 """Bytes of the arena that a thread beside the event loop touches at a time: two or three
 milliseconds of another core.
@@ -302,6 +310,7 @@ async def serve(
     try:
         await forebay.start(handover.sockets, handover.is_successor)
         freeze_what_stands()
+        keep_freed_memory()
         loop.add_signal_handler(signal.SIGUSR2, end_for_successor, stopping, has_successor)
         heartbeat.become_ready()
         log.info("started", extra=describe_start(forebay))
@@ -339,6 +348,17 @@ def freeze_what_stands() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+def keep_freed_memory() -> None:
+    """Let malloc keep KEPT_BYTES of freed memory at the end of the heap, and take frames from it:
+    memory that is given back and asked for again costs a page fault for each 4 KiB
+    (docs/performance.md). Without glibc nothing happens.
+    """
+    with contextlib.suppress(AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
+        mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES)
 
 
 def open_cache(config: Config, memory: ArenaMemory | None) -> BlockCache:

@@ -78,6 +78,27 @@ def test_clock_advances_while_the_machine_is_suspended() -> None:
     assert float(ran.stdout) > 86000
 
 
+def test_freed_memory_of_frames_is_used_again() -> None:
+    """Frames of 256 KB, eight at a time, again and again: their pages are touched anew if malloc has
+    given them back.
+    """
+    program = """
+import resource
+from proxy.app import keep_freed_memory
+keep_freed_memory()
+def count_faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        frames = [bytes(256_000) for _ in range(8)]
+        del frames
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+count_faults()
+print(count_faults())
+"""
+    ran = subprocess.run((sys.executable, "-c", program), check=True, capture_output=True)
+    assert int(ran.stdout) < 8 * 256_000 / 4096, "as few as one of twenty rounds would cost"
+
+
 def test_clock_advances_within_a_callback() -> None:
     before = app.read_clock_s()
     time.sleep(0.002)
