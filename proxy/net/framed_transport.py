@@ -11,8 +11,8 @@ API, nor of the peer more than its bytes. Invariants:
   False if its bytes did not leave.
 * one turn of the event loop handles TURN_FRAMES of at most TURN_FRAME_BYTES and writes TURN_BYTES,
   whatever the peer asks for: the loop serves others before it goes on.
-* small frames arrive as bytes that nobody copies. The rest of a large frame arrives in its own
-  buffer (docs/performance.md), which is freed with the connection.
+* a frame that arrives in one chunk is bytes that nobody copies. The rest of a large frame arrives
+  in its own buffer (docs/performance.md), which is freed with the connection.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def count_turn(frames: Sequence[bytes]) -> int:
 
 
 class LargeFrame(asyncio.BufferedProtocol):
-    """Replaces a FramedTransport as asyncio's protocol while large frames arrive, until a small one
-    comes. Buffered, so that the kernel writes into the frame's own memory.
+    """Replaces a FramedTransport as asyncio's protocol while a large frame arrives, and until one of
+    at most CHUNK_BYTES has arrived. Buffered, so that the kernel writes into the frame's own memory.
     """
 
     __slots__ = ("_framer", "_owner")
