@@ -419,6 +419,12 @@ class BlockCache:
         first: int = lib.fc_first_after_epoch(self._a, slot, leader_epoch)
         return first if first >= 0 else -1 if first == lib.FC_NOT_STORED else self._refuse(first)
 
+    def unaborted_from(self, slot: int, end: int, batches: int) -> int:
+        """The least offset from which on, up to `end`, batches are stored without a gap and none is an abort marker;
+        `end` where that is unknown. Looks at the newest `batches` of them.
+        """
+        return self._call(lib.fc_unaborted_from(self._a, slot, end, batches))
+
     def age_bytes(self, slot: int, offset: int) -> int | None:
         """Bytes admitted, over all partitions, since `offset` was, its own batch included: the smallest FIFO of bytes
         that holds it. None: neither stored nor in the ghost.

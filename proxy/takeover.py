@@ -17,6 +17,7 @@ import contextlib
 import json
 import logging
 import zlib
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -120,6 +121,8 @@ class Takeover:
             await self._drop("kernel", "the machine was started anew")
         else:
             self._left = left
+            tick = partial(self.tick, self._broker.now())
+            self._broker.attempt(tick, "deciding about the arena")  # clients wait for it
 
     async def _drop(self, reason: str, detail: str) -> None:
         """Begin with an empty arena."""

@@ -234,6 +234,34 @@ int64_t fc_first_after_epoch(fc_arena *a, int64_t slot, int32_t epoch) {
     return first;
 }
 
+/* Whether a stored batch may end a transaction other than by a commit (KIP-98). A commit is recognised in the form in which
+ * brokers write it: one record, its key with version 0 and type 1 (ControlRecordType, MemoryRecords.writeEndTransactionalMarker). */
+static int may_abort(const fc_arena *a, const fc_entry *e) {
+    static const uint8_t commit[] = {0, 0, 0, 8, 0, 0, 0, 1}; /* attributes, deltas, key's length; version, type */
+    const uint8_t *bytes = (const uint8_t *)a + e->position;
+    if ((bytes[FC_ATTRIBUTES_AT + 1] & FC_CONTROL) == 0) {
+        return 0;
+    }
+    return a->observe || e->length < FC_BATCH_HEADER + 1 + sizeof commit ||
+           memcmp(bytes + FC_BATCH_HEADER + 1, commit, sizeof commit) != 0;
+}
+
+/* The least offset from which on, up to `end`, batches are stored without a gap and none is an abort marker; `end` where
+ * that is unknown. Looks at the newest `batches` of them. */
+int64_t fc_unaborted_from(fc_arena *a, int64_t slot, int64_t end, uint64_t batches) {
+    const fc_partition *p = fc_partition_of(a, slot);
+    if (p == NULL) {
+        return FC_STALE;
+    }
+    int64_t from = end;
+    const fc_entry *e = end > 0 ? fc_covering(a, p, end - 1) : NULL;
+    for (; batches > 0 && e != NULL && !may_abort(a, e); batches--) {
+        from = e->covers_from < from ? e->covers_from : from;
+        e = e->run_start ? NULL : fc_tree_floor(a, p, e->base_offset - 1);
+    }
+    return from;
+}
+
 /* Bytes admitted since `offset` was, its own batch included, stored or in the ghost: the smallest FIFO of bytes that holds
  * it. FC_NOT_STORED where neither knows. */
 int64_t fc_age(fc_arena *a, int64_t slot, int64_t offset) {

@@ -271,6 +271,7 @@ int64_t fc_contiguous_end(fc_arena *a, int64_t slot, int64_t offset);
 void fc_contiguous_ends(fc_arena *a, const int64_t *places, uint64_t count, int64_t *ends);
 int fc_find_edges(fc_arena *a, int64_t slot, int64_t offset, fc_edges *out);
 int64_t fc_first_after_epoch(fc_arena *a, int64_t slot, int32_t epoch);
+int64_t fc_unaborted_from(fc_arena *a, int64_t slot, int64_t end, uint64_t batches);
 int64_t fc_age(fc_arena *a, int64_t slot, int64_t offset);
 int fc_find_batch(fc_arena *a, int64_t slot, int64_t offset, fc_entry *out);
 /* send.c */
@@ -294,6 +295,8 @@ int64_t fc_slot_at(fc_arena *a, uint64_t place, uint8_t *topic_id, int32_t *inde
 #define FC_NONE 0xffffffffu
 #define FC_HEADER_BYTES 1024
 #define FC_SCAN_UNITS (1u << 18)   /* how far from the cursor free room is looked for before evicting */
+#define FC_ATTRIBUTES_AT 21        /* 2 bytes */
+#define FC_CONTROL 0x20            /* bit of the second: the batch is a marker */
 #define FC_PRODUCER_AT 43          /* producer id, producer epoch, base sequence: 14 bytes */
 #define FC_PRODUCER_BYTES 14
 

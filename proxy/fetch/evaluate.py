@@ -29,6 +29,7 @@ from proxy.partitions.readable import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from blockcache.cache import BlockCache
     from protocol.fetch import FetchPartition
     from proxy.fetch.misses.read import Read
     from proxy.fetch.services import ClientFetch, FetchLink
@@ -162,14 +163,18 @@ def _explain(
     return status
 
 
+def _is_stored(cache: BlockCache, asked: FetchPartition, partition: Partition) -> bool:
+    return cache.contiguous_end(partition.slot, asked.fetch_offset) > asked.fetch_offset
+
+
 def find_unproven(
     fetch: ClientFetch, partitions: Iterable[FetchPartition], now: float
 ) -> dict[str | bytes, Partition]:
     """Return topics whose right must be proven before anything is read, each with one partition.
 
     A listed topic fulfils two conditions. This connection has no valid right to it, and the Fetch
-    asks for stored bytes or for history that is fetched separately. A Fetch with a rack id lists
-    none: the broker must answer it.
+    asks for bytes that are stored or on their way, or for history that is fetched separately. A
+    Fetch with a rack id lists none: the broker must answer it.
     """
     link, request = fetch.link, fetch.request
     found: dict[str | bytes, Partition] = {}
@@ -188,6 +193,11 @@ def find_unproven(
         is_history = (
             status.lagging and status.offsets_known and link.handlers.reads.fetches_separately
         )
-        if status.state is ReadState.READABLE or is_history:
+        if (
+            status.state is READABLE
+            or status.state is IN_TRANSIT
+            or (status.state is UNCONFIRMED and _is_stored(broker.cache, asked, partition))
+            or is_history
+        ):
             found[asked.topic] = partition
     return found

@@ -3,7 +3,8 @@
 A read_committed Fetch reads up to the last stable offset (LSO), and only as far as the aborted
 transactions of that range are known (`Transactions.listed_end`). At the LSO it waits, whatever lies
 between LSO and HW. If the transactions of stored bytes are unknown while the replica fetcher stands
-at the tail below the HW, they are in transit: a marker arrives no other way.
+at the tail below the HW, they are in transit: a marker arrives no other way. So they are while they are being
+recalled from the stored bytes (update.py).
 
 Owns the order of the checks; every partition of every Fetch gets exactly one status. Must not know
 connections or tasks. Results and reasons are those of `metrics.access_log_schema.RESULTS`.
@@ -301,7 +302,7 @@ def _explain_unlisted(asked: FetchPartition, partition: Partition, limit: int) -
     is_coming = (
         NO_OFFSET < transactions.known_from <= offset
         and partition.tail <= transactions.end < partition.leader_state.high_watermark
-    )
+    ) or (partition.recalling is not None and offset < transactions.known_from)
     return PartitionStatus(
         asked, partition, IN_TRANSIT if is_coming else ReadState.MISS, "transaction", limit
     )

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from blockcache.cache import BlockCache
+    from protocol.fetch import FetchPartition
     from proxy.accounting.counters import Counters
     from proxy.accounting.stored_runs import StoredRuns
     from proxy.config.model import Config
@@ -29,6 +30,9 @@ class Confirmation(Protocol):
 
     def changed(self, partition: Partition) -> None:
         """Plan the next question about it anew: what is known or stored of it has changed."""
+
+    def follow(self, partition: Partition, asked: FetchPartition | None) -> None:
+        """Watch it, although nobody waits for it here."""
 
     def produced(self, partition: Partition, now: float | None = None) -> None:
         """A Produce of it was acknowledged."""

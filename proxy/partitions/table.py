@@ -29,14 +29,6 @@ HOLE_PATIENCE_S = 1.0
 """How long transactions wait for bytes that no request may ever fetch (`Transactions`)."""
 
 
-GAP_DOWN_S = 60.0
-"""How long an earlier process may have been away, in seconds, for its batches to be served below
-records that it did not see. Where a topic was compacted meanwhile, the cleaner may have removed
-records that deleted what is stored. A running process learns a changed policy within as long
-(replica_fetcher/compaction_policy.py).
-"""
-
-
 class Waiter(Protocol):
     """A delayed request that waits for partitions."""
 
@@ -55,7 +47,7 @@ class Partition:
     name it. `probe_offset`: the offset of Forebay's own Fetch while the HW is unknown.
     `acknowledged_end`: end of the records acknowledged in this epoch. `produced_from`: stored bytes of
     producers begin there. `news_at`: when its HW last grew. `wanted_at`: when it was last tailed or
-    served. `taken_over`: proof of what an earlier process stored; None if nothing is to be proven.
+    served, or was taken over. `taken_over`: proof of what an earlier process stored; None if nothing is to be proven.
     Offsets are -1 while unknown; times are seconds of a monotonic clock.
     """
 
@@ -70,6 +62,7 @@ class Partition:
         "news_at",
         "open_polls",
         "parked",
+        "recalling",
         "row",
         "slot",
         "taken_over",
@@ -104,6 +97,10 @@ class Partition:
         self.news_at = float("-inf")
         self.back_off = BackOff()
         self.looked_at = float("-inf")
+        self.recalling: tuple[int, float] | None = None
+        """LSO that the broker showed, and when, in seconds, while stored batches are older than the run of
+        `transactions` (`update._recall`); None: there is nothing to find in them.
+        """
         self.missed_from: tuple[int, int] | None = None
         """HW and clock of admitted bytes at its first miss on history, if that was soon after the
         start; `NOT_SOON` if later (scheduling/disk_throttle.py).
@@ -231,28 +228,36 @@ class Partition:
         """Note that the log begins at `log_start_offset`."""
         self.log_start_offset = log_start_offset
 
-    def take_over(self, cache: BlockCache, may_have_gap: bool, now: float) -> None:
-        """Note that an earlier process stored batches of it. Which of them came from Produce is not known, nor their
-        codecs: all count as produced, and as zstd. `now`: it counts as unused from then on, in seconds.
+    def take_over(self, cache: BlockCache, ended_at: float, now: float) -> None:
+        """Note that an earlier process, which ended at `ended_at`, stored batches of it. Which of them came
+        from Produce is not known, nor their codecs: all count as produced, and as zstd. `now`: it counts
+        as unused from then on. Both are in seconds.
         """
         self.news_at = now
         start, end = cache.tail(self.slot)
         if start < end:
-            self.taken_over = TakenOver(may_have_gap)
+            self.wanted_at = now  # its readers come back
+            self.taken_over = TakenOver(ended_at)
             self.row.tail = end
             self.row.produced_from = 0
             self.row.zstd = True
 
-    def confirm_log(self) -> None:
-        """Note that the stored bytes are those of the broker's log."""
+    def confirm_log(self, is_stored: bool) -> None:
+        """Note that the stored bytes are those of the broker's log. `is_stored`: there are any."""
         self.taken_over = None
+        self.recalling = (-1, 0.0) if is_stored else None
         self.leader_state.await_check(False)
         self.divergences = 0
+
+    def recall(self, shown: tuple[int, float] | None) -> None:
+        """Take another value of `recalling`."""
+        self.recalling = shown
 
     def enter_epoch(self, is_new: bool, is_stored: bool) -> None:
         """Enter a proven epoch: freeze what is stored until it is checked. `is_new`: another one was
         proven before. `is_stored`: any batch is.
         """
+        self.recalling = None
         if is_new:
             self.row.acknowledged_end = -1
             self.transactions.truncate(0)
@@ -274,6 +279,7 @@ class Partition:
         """Forget the offsets: the log was truncated or replaced. The next question is at
         `probe_offset`, -1 if none is known. `is_stored`: any batch is, and has to be checked.
         """
+        self.recalling = None
         self.leader_state.forget_offsets()
         self.leader_state.await_check(is_stored)
         self.row.probe_offset = probe_offset
@@ -281,6 +287,7 @@ class Partition:
 
     def truncate(self, from_offset: int, is_stored: bool) -> None:
         """Note that nothing at or above `from_offset` is stored. `is_stored`: any batch is."""
+        self.recalling = None
         self.transactions.truncate(from_offset)
         self.row.tail = min(self.tail, from_offset) if is_stored else -1
         if not is_stored:
@@ -316,7 +323,7 @@ class Partitions:
 
     __slots__ = (
         "_by_key",
-        "_gap_allowed",
+        "_ended_at",
         "_new_topics",
         "_taken_over_at",
         "_topics",
@@ -338,7 +345,7 @@ class Partitions:
         self._topics: dict[Topic, int] = {}  # number of followed partitions per topic
         self._new_topics: dict[Topic, None] = {}
         self._unclaimed: dict[tuple[bytes, int], int] = {}
-        self._gap_allowed = False
+        self._ended_at = float("-inf")
         self._taken_over_at = float("-inf")
 
     def set_limit(self, limit: int) -> None:
@@ -372,7 +379,7 @@ class Partitions:
             partition = self._by_key[key] = Partition(topic, index, slot, limit)
             self._count(topic, 1)
             if self._unclaimed.pop(key, None) is not None:
-                partition.take_over(self.cache, self._gap_allowed, self._taken_over_at)
+                partition.take_over(self.cache, self._ended_at, self._taken_over_at)
         return partition
 
     def _open(self, key: tuple[bytes, int]) -> int:
@@ -402,7 +409,7 @@ class Partitions:
         partition is taken over once it is followed. Return the ids of their topics.
         """
         self._taken_over_at = now
-        self._gap_allowed = down_s <= GAP_DOWN_S
+        self._ended_at = now - down_s
         self._unclaimed = dict(slots)
         return list(dict.fromkeys(topic_id for topic_id, _ in slots))
 

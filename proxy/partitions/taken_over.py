@@ -41,16 +41,28 @@ class StoredSample(NamedTuple):
     size_bytes: int
 
 
+GAP_S = 60.0
+"""For how long after its process's end, in seconds, batches are served below records that it did not see.
+Where a topic was compacted meanwhile, the cleaner may have removed records that deleted what is
+stored. A running process learns a changed policy within as long
+(replica_fetcher/compaction_policy.py).
+"""
+CATCH_UP_S = 5.0
+"""For how long after its process's end, in seconds, the records that it did not see are read at its stored
+end, and not left as history. Consumers that it served come back for them; the broker's disk does not
+read them, since they are that young.
+"""
+
+
 class TakenOver:
-    """Proof of a partition's batches that is still missing. `may_have_gap`: the earlier process ended so
-    recently that the log cleaner has removed none of the records that it did not see
-    (`table.GAP_DOWN_S`).
+    """Proof of a partition's batches that is still missing. `ended_at`: when the earlier process was
+    last alive, in seconds.
     """
 
-    __slots__ = ("may_have_gap", "sample", "tries")
+    __slots__ = ("ended_at", "sample", "tries")
 
-    def __init__(self, may_have_gap: bool) -> None:
-        self.may_have_gap = may_have_gap
+    def __init__(self, ended_at: float) -> None:
+        self.ended_at = ended_at
         self.sample: StoredSample | None = None
         self.tries = 0
 
@@ -58,12 +70,19 @@ class TakenOver:
         """Show everything again: the epoch is another one, or batches were dropped."""
         self.sample, self.tries = None, 0
 
-    def choose_sample(self, cache: BlockCache, slot: int, high_watermark: int) -> bool:
-        """Ask for a sample next: the end of the batches was checked. Return False if they cannot be served:
-        none of them is visible, or the log cleaner may have removed records that follow them.
+    def catches_up(self, asked_at: float) -> bool:
+        """Return True if a Fetch sent at `asked_at` (seconds) is to go on where the batches end."""
+        return asked_at - self.ended_at <= CATCH_UP_S
+
+    def choose_sample(
+        self, cache: BlockCache, slot: int, high_watermark: int, asked_at: float
+    ) -> bool:
+        """Ask for a sample next: a Fetch sent at `asked_at` (seconds) has checked the end of the batches.
+        Return False if they cannot be served: none of them is visible, or the log cleaner may have
+        removed records that follow them.
         """
         edges = cache.edges(slot, 0)
-        if edges.tail_end < high_watermark and not self.may_have_gap:
+        if edges.tail_end < high_watermark and asked_at - self.ended_at > GAP_S:
             return False
         newest = min(edges.tail_end, high_watermark) - 1
         head = cache.peek_head(slot, newest) if newest >= edges.tail_start else None

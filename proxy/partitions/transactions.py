@@ -177,6 +177,17 @@ class Transactions:
             self._extend(scan_events(buf, batches, self._end), end)
             self._join()
 
+    def recall(self, start: int, high_watermark: int) -> None:
+        """Learn that the log has no abort marker in [start, `high_watermark`), offsets that were observed
+        before the run began, or by another process.
+
+        The broker must have shown an LSO at or above `known_from`, and that HW in response to a later
+        request. Each transaction from below that LSO has its marker below that HW, so that no aborted
+        one of them has offsets from `start` on. The run has seen all others begin.
+        """
+        if start < self._known_from <= high_watermark:
+            self.row.known_from = start
+
     def passed(self, start: int, end: int) -> None:
         """The same as `observed`, for one batch that belongs to no transaction and is no marker."""
         pieces = self._pieces

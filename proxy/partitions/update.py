@@ -43,6 +43,10 @@ dropped.
 """
 
 
+RECALLED_BATCHES = 512
+"""How many of the newest stored batches are looked at for markers, in a tenth of a millisecond."""
+
+
 class Outcome(NamedTuple):
     """Of one partition's entry: whether it confirms the leader state, and whether waiters must
     evaluate the partition again.
@@ -143,9 +147,12 @@ def _learn(
         return Outcome(False, False)
     if learned is not Learned.CONFIRMED:
         _enter_epoch(broker, partition, learned)
-    if row.frozen and _is_proven(broker, partition, asking, answered, frame):
-        partition.confirm_log()
+    taken_over = partition.taken_over
+    if row.frozen and _is_proven(broker, partition, asking, answered, frame, sent_at):
+        partition.confirm_log(partition.has_stored(broker.cache))
         is_news = True
+        if taken_over is not None:  # what follows is stored before a reader comes back for it
+            broker.replica_fetcher.follow(partition, None)
     if answered.log_start_offset > partition.log_start_offset:
         partition.advance_start(answered.log_start_offset)
         broker.cache.advance_start(partition.slot, answered.log_start_offset)
@@ -157,11 +164,15 @@ def _learn(
         answered.log_start_offset,
         broker.now(),
     )
+    if partition.recalling is not None and not row.frozen:
+        _recall(broker, partition, partition.recalling, answered, sent_at)
+        is_news = is_news or partition.recalling is None
     if row.led_epoch != row.epoch and leader_state.is_replica and not row.frozen:
         _keep_checkable(broker, partition, lapsed)
     after = row.high_watermark, row.last_stable_offset, row.log_start_offset
     has_grown = after[0] > before[0]
-    partition.settle(lapsed, broker.now() if has_grown else partition.news_at)
+    is_history = lapsed and not (taken_over is not None and taken_over.catches_up(sent_at))
+    partition.settle(is_history, broker.now() if has_grown else partition.news_at)
     if row.frozen:
         broker.replica_fetcher.prove_next(partition)
     is_news = is_news or before != after or learned is not Learned.CONFIRMED
@@ -257,6 +268,29 @@ def _enter_epoch(broker: PartitionServices, partition: Partition, learned: Learn
     partition.enter_epoch(is_new, partition.has_stored(broker.cache))
 
 
+def _recall(
+    broker: PartitionServices,
+    partition: Partition,
+    recalling: tuple[int, float],
+    answered: FetchedPartition,
+    sent_at: float,
+) -> None:
+    """Extend what is known of the transactions to the stored batches from before their run, once those
+    reach the HW of a response whose request was sent after an LSO in that run was shown. Below an
+    abort marker nothing is known: its transaction may have begun before.
+    """
+    transactions, high_watermark = partition.transactions, answered.high_watermark
+    stable_offset, shown_at = recalling
+    if not 0 <= transactions.known_from <= stable_offset:
+        shown = min(answered.last_stable_offset, high_watermark)
+        partition.recall((shown, broker.now()))
+    elif sent_at >= shown_at:
+        start = broker.cache.unaborted_from(partition.slot, high_watermark, RECALLED_BATCHES)
+        if start < high_watermark:
+            transactions.recall(max(start, answered.log_start_offset), high_watermark)
+            partition.recall(None)
+
+
 def _keep_checkable(broker: PartitionServices, partition: Partition, lapsed: bool) -> None:
     """Keep only batches whose end the replica fetcher's next Fetch checks, since this log may be
     truncated at any time. Batches above the HW go, and batches below a gap of history.
@@ -277,9 +311,10 @@ def _is_proven(
     asking: FetchPartition,
     answered: FetchedPartition,
     frame: Frame,
+    sent_at: float,
 ) -> bool:
-    """True if this successful Fetch ends the doubt about the stored bytes. What cannot be proven of an earlier
-    process's is dropped, which ends it too.
+    """True if this successful Fetch, sent at `sent_at`, ends the doubt about the stored bytes. What
+    cannot be proven of an earlier process's is dropped, which ends it too.
     """
     taken_over = partition.taken_over
     if taken_over is None or not partition.has_stored(broker.cache):
@@ -290,7 +325,7 @@ def _is_proven(
             return False
         # a follower may truncate between the two questions
         if not partition.leader_state.is_replica and taken_over.choose_sample(
-            broker.cache, partition.slot, high_watermark
+            broker.cache, partition.slot, high_watermark, sent_at
         ):
             return False
         broker.invalidate(partition, 0, "unproven")

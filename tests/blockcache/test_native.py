@@ -173,6 +173,7 @@ def test_random_operations_under_sanitizers(
     assert observe or int(counted["responses"]) > 3
     assert int(counted["deaths"]) > 3 and int(counted["refused"]) > 10
     assert int(counted["harmless"]) > 3
+    assert int(counted["unaborted"]) > 10
     assert observe or (int(counted["limbo"]) > 10 and int(counted["adopted"]) > 10)
 
 

@@ -51,6 +51,7 @@ class QuietWatch:
         self.polls: list[object] = []
         self.asked: list[Partition] = []
         self.next_proven = []
+        self.followed: list[Partition] = []
         self.doubted = []
         self.changes: list[Partition] = []
         self.suggested: list[Partition] = []
@@ -64,6 +65,9 @@ class QuietWatch:
 
     def ask(self, partition, _waiter):
         self.asked.append(partition)
+
+    def follow(self, partition, _asked):
+        self.followed.append(partition)
 
     def prove_next(self, partition):
         self.next_proven.append(partition)

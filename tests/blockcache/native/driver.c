@@ -183,6 +183,27 @@ static void step_lookup(world *w, partition_log *p) {
     h->expected = expected;
 }
 
+/* From there to the end all is stored, and nothing is a marker; before it one is, or a gap, or it was the last to look at.
+ * No marker of random bytes is a commit. */
+static void step_unaborted(world *w, const partition_log *p) {
+    int64_t end = p->end - (int64_t)below(w, 40);
+    uint64_t batches = below(w, 2) ? below(w, 5) : UINT64_MAX;
+    int64_t from = fc_unaborted_from(w->arena, p->slot, end, batches);
+    MUST(from <= end && (from == end || fc_contiguous_end(w->arena, p->slot, from) >= end));
+    uint64_t seen = 0; /* all that it has looked at, but one behind offsets that are known to be empty */
+    for (uint32_t i = find_in_log(p, from); i < p->batches && p->log[i].base < end; i++, seen++) {
+        uint64_t size;
+        uint8_t *bytes = build_run(&p->log[i], 1, &size);
+        MUST(from == end || (bytes[FC_ATTRIBUTES_AT + 1] & FC_CONTROL) == 0);
+        free(bytes);
+    }
+    w->unaborted += from < end;
+    fc_entry before;
+    if (from < end && seen + 1 < batches && fc_find_batch(w->arena, p->slot, from - 1, &before) == 0) {
+        MUST(fc_at(w->arena, before.position)[FC_ATTRIBUTES_AT + 1] & FC_CONTROL);
+    }
+}
+
 static int64_t choose_number(world *w, int64_t near) {
     static const int64_t far[] = {INT64_MIN, INT64_MIN + 1, -1, 0, 1, INT64_MAX - 1, INT64_MAX};
     return below(w, 3) ? near : far[below(w, sizeof far / sizeof *far)];
@@ -301,6 +322,8 @@ static void step(world *w) {
         step_respond(w);
     } else if (what < 430) {
         step_lookup(w, p);
+    } else if (what < 450) {
+        step_unaborted(w, p);
     } else {
         step_insert(w, p);
     }
@@ -331,11 +354,12 @@ static void finish(world *w) {
     const fc_arena *a = w->arena;
     MUST(fc_check(w->arena) == 0 && a->pins == 0 && a->limbo_blocks == 0 && a->blocks == 0 && a->nodes_live == 0);
     MUST(a->free_units == a->data_units && a->lent_bytes == 0 && a->reserved_blocks == 0);
-    printf("hits %lu conflicts %lu reclaims %lu copied %lu limbo %lu evicted %lu %lu %lu skipped %lu adopted %lu responses %lu deaths %lu refused %lu harmless %lu\n",
+    printf("hits %lu conflicts %lu reclaims %lu copied %lu limbo %lu evicted %lu %lu %lu skipped %lu adopted %lu responses %lu deaths %lu refused %lu harmless %lu unaborted %lu\n",
            (unsigned long)w->hits, (unsigned long)w->conflicts, (unsigned long)w->reclaims, (unsigned long)w->copied,
            (unsigned long)w->limbo + a->limbo_entered, (unsigned long)a->evicted_blocks[0], (unsigned long)a->evicted_blocks[1],
            (unsigned long)a->evicted_blocks[2], (unsigned long)a->skipped_batches, (unsigned long)w->adopted + a->adopted_batches,
-           (unsigned long)w->responses, (unsigned long)w->deaths, (unsigned long)w->refused, (unsigned long)w->harmless);
+           (unsigned long)w->responses, (unsigned long)w->deaths, (unsigned long)w->refused, (unsigned long)w->harmless,
+           (unsigned long)w->unaborted);
 }
 
 int main(int argc, char **argv) {

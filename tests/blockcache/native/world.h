@@ -44,7 +44,7 @@ typedef struct {
     partition_log partition[PARTITIONS];
     held_hit held[HELD_MAX];
     loan loans[LENT_MAX];
-    uint64_t hits, conflicts, reclaims, copied, responses, deaths, refused, harmless;
+    uint64_t hits, conflicts, reclaims, copied, responses, deaths, refused, harmless, unaborted;
     uint64_t limbo, adopted;    /* counted before the last death */
 } world;
 

@@ -252,11 +252,14 @@ class RowLife(Life):
     """A life whose transactions lie in a row that C reads."""
 
     def __init__(self, rng: Random, limit: int) -> None:
-        super().__init__(rng, limit)
         self.fidelity = Recompression()
-        self.row = open_row(0, self.fidelity.native)
+        super().__init__(rng, limit)
         self.garbled = 0
-        self.followed = Transactions(limit, PATIENCE_S, self.row)
+
+    def begin(self) -> Transactions:
+        """In another row."""
+        self.row = open_row(0, self.fidelity.native)
+        return Transactions(self.limit, PATIENCE_S, self.row)
 
     def garbage(self) -> None:
         """A marker that the log cleaner has emptied is observed at the log's end."""

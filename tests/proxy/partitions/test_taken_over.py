@@ -3,16 +3,19 @@
 import pytest
 
 from protocol import fetch
+from protocol.control_batch import ControlType
 from proxy.broker import Broker
 from proxy.partitions import update
-from proxy.partitions.table import GAP_DOWN_S
-from proxy.partitions.taken_over import TRIES_MAX
+from proxy.partitions.taken_over import CATCH_UP_S, GAP_S, TRIES_MAX
 from proxy.replica_fetcher.poll import NOTHING_STORED, may_be_truncated, plan_asked
 from tests.kit.cache_batches import build_batch, build_run, insert
+from tests.protocol.markers import build_marker
 from tests.proxy.followed_partition import EPOCH, TOPIC_ID, QuietBroker, known, stand_in
 
 RECORDS = 10
 OTHER_ID = bytes(16)[:-1] + b"\1"
+NOW_S = 5.0
+"""When the arena is taken over."""
 SAID = fetch.FetchedPartition(TOPIC_ID, 0, 0, -1, -1, -1, -1, None, None, None, 0, 0)
 
 
@@ -29,7 +32,7 @@ class Restarted:
         insert(self.broker.cache, slot, self.stored)
         self.end = records * len(epochs)
         slots = {(TOPIC_ID, 0): slot, (OTHER_ID, 0): self.broker.cache.open(OTHER_ID, 0)}
-        self.topics = self.broker.partitions.take_over(slots, down_s, now=5.0)
+        self.topics = self.broker.partitions.take_over(slots, down_s, NOW_S)
         self.partition = self.broker.follow()
         self.leader_state = self.partition.leader_state
         self.dropped = []
@@ -45,19 +48,24 @@ class Restarted:
         may_be_cut = may_be_truncated(self.partition)
         return plan_asked(self.partition, edges if may_be_cut else NOTHING_STORED, 4096)
 
-    def answer(self, records=b"", high_watermark=None, epoch=EPOCH, diverging=None, start=0):
-        """Answer the next question; return it."""
+    def answer(
+        self, records=b"", high_watermark=None, epoch=EPOCH, diverging=None, start=0, stable=None
+    ):
+        """Answer the next question, sent now; return it."""
+        self.broker.clock_s = max(self.broker.clock_s, NOW_S)
         asking = self.ask(epoch)
         high_watermark = self.end if high_watermark is None else high_watermark
         said = SAID._replace(
             high_watermark=high_watermark,
-            last_stable_offset=high_watermark,
+            last_stable_offset=high_watermark if stable is None else stable,
             log_start_offset=start,
             diverging=diverging,
             end=len(records),
         )
         answer = fetch.FetchResponse(0, 0, 0, [said])
-        update.observe(self.broker, {self.partition: asking}, answer, records, 0.0, "proof")
+        update.observe(
+            self.broker, {self.partition: asking}, answer, records, self.broker.clock_s, "proof"
+        )
         return asking
 
     @property
@@ -173,9 +181,7 @@ def test_nothing_visible_is_nothing_proven():
     assert restarted.dropped == [(0, "unproven")]
 
 
-@pytest.mark.parametrize(
-    ("down_s", "dropped"), [(GAP_DOWN_S, []), (GAP_DOWN_S + 1, [(0, "unproven")])]
-)
+@pytest.mark.parametrize(("down_s", "dropped"), [(GAP_S, []), (GAP_S + 1, [(0, "unproven")])])
 def test_a_gap_after_a_long_pause_may_hide_what_was_cleaned(down_s, dropped):
     restarted = Restarted(down_s)
     restarted.answer(high_watermark=12)
@@ -187,7 +193,7 @@ def test_a_gap_after_a_long_pause_may_hide_what_was_cleaned(down_s, dropped):
 
 
 def test_a_long_pause_without_a_gap_hides_nothing():
-    restarted = Restarted(GAP_DOWN_S * 100)
+    restarted = Restarted(GAP_S * 100)
     restarted.answer()
     restarted.answer(newest())
     assert restarted.is_served
@@ -215,11 +221,100 @@ def test_all_bytes_of_before_count_as_produced_and_as_zstd():
     assert restarted.partition.taken_over is None
 
 
-def test_transactions_of_before_are_unknown():
+def test_the_time_until_the_proof_counts_as_a_pause():
+    restarted = Restarted(0.0)
+    restarted.broker.clock_s = NOW_S + GAP_S + 1
+    restarted.answer(high_watermark=12)
+    assert restarted.dropped == [(0, "unproven")]
+
+
+@pytest.mark.parametrize(("down_s", "end"), [(CATCH_UP_S, 12), (CATCH_UP_S + 1, 10)])
+def test_what_follows_soon_is_stored_where_the_batches_end(down_s, end):
+    """Consumers come back for it. After a longer pause it is history, and stays a gap."""
+    restarted = Restarted(down_s)
+    restarted.answer(high_watermark=12)
+    restarted.answer(newest(), high_watermark=12)
+    assert restarted.broker.replica_fetcher.followed == [restarted.partition]
+    asking = restarted.answer(build_run(RECORDS, 2, epoch=EPOCH), high_watermark=12)
+    assert asking.fetch_offset == (RECORDS if end == 12 else 12)
+    assert restarted.broker.cache.contiguous_end(restarted.partition.slot, 0) == end
+    assert restarted.partition.tail == 12
+
+
+def test_its_readers_are_expected_for_a_while():
+    restarted = Restarted()
+    assert restarted.partition.wanted_at == NOW_S
+
+
+def prove(restarted, stable=RECORDS):
+    restarted.answer()
+    restarted.answer(newest(), stable=stable)
+    restarted.answer(stable=stable)
+
+
+def test_transactions_of_before_are_recalled_from_the_batches():
+    """Not by the response that shows the LSO: the HW that comes with it may be older."""
+    restarted = Restarted()
+    transactions = restarted.partition.transactions
+    restarted.answer()
+    restarted.answer(newest())
+    assert transactions.listed_end(3) == 3
+    restarted.answer()
+    assert transactions.listed_end(0) == RECORDS
+    assert transactions.aborted(0, RECORDS) == []
+    assert restarted.partition.recalling is None
+
+
+def test_transactions_are_recalled_once_the_batches_reach_the_high_watermark():
+    restarted = Restarted()
+    restarted.answer(high_watermark=12)
+    restarted.answer(newest(), high_watermark=12)
+    for _ in range(3):
+        restarted.answer(high_watermark=12)
+        assert restarted.partition.transactions.listed_end(3) == 3
+    restarted.answer(build_run(RECORDS, 2, epoch=EPOCH), high_watermark=12)
+    assert restarted.partition.transactions.listed_end(3) == 12
+
+
+def test_a_request_of_before_recalls_nothing():
+    """The broker may have looked at its HW before a transaction ended."""
     restarted = Restarted()
     restarted.answer()
     restarted.answer(newest())
+    restarted.broker.clock_s += 1
+    sent_before, restarted.broker.clock_s = restarted.broker.clock_s, restarted.broker.clock_s + 1
+    restarted.partition.recall((RECORDS, restarted.broker.clock_s))
+    said = SAID._replace(high_watermark=10, last_stable_offset=10, log_start_offset=0)
+    answer = fetch.FetchResponse(0, 0, 0, [said])
+    asking = {restarted.partition: restarted.ask()}
+    update.observe(restarted.broker, asking, answer, b"", sent_before, "watch")
     assert restarted.partition.transactions.listed_end(3) == 3
+    restarted.answer()
+    assert restarted.partition.transactions.listed_end(3) == RECORDS
+
+
+@pytest.mark.parametrize("marker", [ControlType.COMMIT, ControlType.ABORT, ControlType.UNKNOWN])
+def test_nothing_is_recalled_below_a_marker_that_may_abort(marker):
+    restarted = Restarted(records=4)
+    cache, slot = restarted.broker.cache, restarted.partition.slot
+    cache.truncate(slot, 0)
+    batches = [build_run(0, 5, epoch=EPOCH), build_marker(5, marker), build_run(6, 4, epoch=EPOCH)]
+    for run in batches:
+        insert(cache, slot, run)
+    restarted.end = RECORDS
+    prove(restarted)
+    known_from = 0 if marker is ControlType.COMMIT else 6
+    assert restarted.partition.transactions.known_from == known_from
+
+
+def test_an_epoch_change_recalls_transactions_of_what_is_stored():
+    restarted = Restarted()
+    prove(restarted)
+    restarted.answer(epoch=EPOCH + 1)
+    assert restarted.is_served
+    assert restarted.partition.transactions.listed_end(3) == 3
+    restarted.answer(epoch=EPOCH + 1)
+    assert restarted.partition.transactions.listed_end(3) == RECORDS
 
 
 def test_nothing_is_stored_on_what_is_not_proven():

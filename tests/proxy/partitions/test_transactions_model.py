@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from protocol.control_batch import ControlType
 from proxy.partitions.transactions import Transactions
 from tests.proxy.transactional_log import Log
 
@@ -21,12 +22,18 @@ class Life:
     def __init__(self, rng, limit):
         self.rng, self.limit = rng, limit
         self.log = Log()
-        self.followed = Transactions(limit, PATIENCE_S)
+        self.followed = self.begin()
         self.now_s = 0
         self.answers = [(0, 0, 0)]  # what the broker showed since the last truncation
         self.handed_on = 0  # entries that have been observed in order
         self.lists = []  # lengths of the aborted lists given, None where unknown
+        self.stable = -1  # LSO of the last answer since the last truncation
+        self.recalls = 0
         self.races = rng.random() < 0.5  # whether the broker shows a HW older than its LSO
+
+    def begin(self):
+        """A follower that knows nothing."""
+        return Transactions(self.limit, PATIENCE_S)
 
     def transactional(self):
         self.log.data(self.rng.randint(1, 3), self.rng.randint(1, 3))
@@ -57,6 +64,27 @@ class Life:
         high_watermark = self.answers[max(0, at - self.rng.randint(0, self.races))][0]
         _, stable, log_start = self.answers[at]
         self.followed.shown(high_watermark, stable, log_start, self.now_s)
+        self.stable = min(stable, high_watermark)
+
+    def another_process_takes_over(self):
+        """It knows nothing, and observes what is written from then on."""
+        self.followed = self.begin()
+        self.handed_on = len(self.log.entries)
+        self.answers = self.answers[-1:]
+        self.stable = -1
+
+    def stored_batches_are_looked_at(self):
+        """Up to the HW of an answer to a request of now, without an abort marker (`update._recall`)."""
+        high_watermark, known_from = self.log.high_watermark, self.followed.known_from
+        aborts = [
+            one.base + 1
+            for one in self.log.entries
+            if one.marker is ControlType.ABORT and one.base < high_watermark
+        ]
+        start = max([self.log.start, *aborts])
+        if 0 <= known_from <= self.stable and start < high_watermark:
+            self.followed.recall(self.rng.randint(start, high_watermark - 1), high_watermark)
+            self.recalls += self.followed.known_from < known_from
 
     def time_passes(self):
         self.now_s += self.rng.randint(1, PATIENCE_S)
@@ -87,6 +115,7 @@ class Life:
             self.log.truncate(offset)
             self.answers = [(0, 0, 0)]
             self.followed.truncate(offset)
+            self.stable = -1
 
     def log_start_moves(self):
         self.log.start = self.rng.randint(self.log.start, self.log.high_watermark)
@@ -150,6 +179,8 @@ WEIGHTS = {
     Life.compacted_away: 1,
     Life.replicated: 6,
     Life.broker_answers: 4,
+    Life.stored_batches_are_looked_at: 10,
+    Life.another_process_takes_over: 0.2,
     Life.time_passes: 1,
     Life.batches_in_order: 8,
     Life.batches_out_of_order: 6,
@@ -180,7 +211,9 @@ def test_a_partitions_life(limit, seed):
 
 def test_lives_are_not_dull():
     """The lives above ask for aborted lists of all kinds, and get them."""
-    lists = [length for seed in range(60) for length in live(seed, AMPLE).lists]
+    lives = [live(seed, AMPLE) for seed in range(60)]
+    lists = [length for one in lives for length in one.lists]
 
     assert lists.count(None) < len(lists) // 2
     assert sum(length is not None and length > 1 for length in lists) > 50
+    assert sum(one.recalls for one in lives) > 3

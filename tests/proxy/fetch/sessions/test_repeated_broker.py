@@ -190,7 +190,7 @@ class Scene(answering_broker.Scene):
         state.learn(truth.epoch, *offsets, lease_s)
         if before != truth.epoch:
             partition.enter_epoch(before >= 0, partition.has_stored(self.cache))
-        partition.confirm_log()
+        partition.confirm_log(is_stored=False)
         if log.start > partition.log_start_offset:
             partition.advance_start(log.start)
             self.cache.advance_start(partition.slot, log.start)
