@@ -6,6 +6,7 @@ from protocol import fetch
 from protocol.control_batch import ControlType
 from proxy.broker import Broker
 from proxy.partitions import update
+from proxy.partitions.readable import ReadState, plan_partition
 from proxy.partitions.taken_over import CATCH_UP_S, GAP_S, TRIES_MAX
 from proxy.replica_fetcher.poll import NOTHING_STORED, may_be_truncated, plan_asked
 from tests.kit.cache_batches import build_batch, build_run, insert
@@ -348,3 +349,21 @@ def test_a_pending_cache_follows_nothing():
     assert broker.partitions.follow(topic, 0) is None and broker.partitions.refused == 1
     broker.cache.is_pending = False
     assert broker.partitions.follow(topic, 0)
+
+
+def test_a_reader_waits_for_transactions_that_are_being_recalled():
+    restarted = Restarted()
+    restarted.answer()
+    restarted.answer(newest())
+    asked = fetch.FetchPartition(TOPIC_ID, 0, -1, 3, -1, -1, 1000)
+
+    def plan():
+        now = restarted.broker.clock_s
+        status = plan_partition(restarted.broker.cache, asked, restarted.partition, 1, 13, now)
+        return status.state, status.reason
+
+    assert plan() == (ReadState.IN_TRANSIT, "transaction")
+    restarted.answer()
+    assert plan() == (ReadState.READABLE, "")
+    restarted.partition.transactions.forget_before(5)
+    assert plan() == (ReadState.MISS, "transaction")
