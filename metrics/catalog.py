@@ -76,7 +76,8 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
         Metric(
             "forebay_worker_restarts_total",
             "counter",
-            "Workers replaced, by reason: `exit` (by itself), `signal` (killed), `hung` (no heartbeat)",
+            "Workers replaced, by reason: `exit` (by itself), `signal` (killed), `hung` (no heartbeat),"
+            " `oom` (killed for want of memory)",
             ("reason",),
         ),
         Metric(

@@ -41,7 +41,9 @@ def find_memory(root: Path = Path("/")) -> Memory:
     """
     machine_bytes = _machine_bytes(root)
     limits = [
-        (limit, path) for path in _limit_files(root) if (limit := _read_number(path)) is not None
+        (limit, path)
+        for path in list_cgroup_files(root, "memory.max", "memory.limit_in_bytes")
+        if (limit := _read_number(path)) is not None
     ]
     limit_bytes, path = min(limits, default=(machine_bytes, None))
     if path is None or (machine_bytes and limit_bytes >= machine_bytes):
@@ -79,24 +81,25 @@ def plan_cache_size(memory: Memory, directory: str, filesystem_bytes: int | None
 
 
 def _machine_bytes(root: Path) -> int:
-    match = re.search(r"^MemTotal:\s+(\d+) kB$", _read_text(root / "proc/meminfo"), re.MULTILINE)
+    match = re.search(r"^MemTotal:\s+(\d+) kB$", read_text(root / "proc/meminfo"), re.MULTILINE)
     return int(match[1]) * 1024 if match else 0
 
 
-def _limit_files(root: Path) -> Iterator[Path]:
-    """Files that may hold a limit, for this process's cgroup and all parents, in each hierarchy.
+def list_cgroup_files(root: Path, name_v2: str, name_v1: str) -> Iterator[Path]:
+    """Files of the memory controller, for this process's cgroup and all parents, in each hierarchy.
+    They may not exist.
 
     In a container the path in /proc/self/cgroup may be the host's and not exist below the mount.
     The parents, at least the mount itself, exist.
     """
-    for line in _read_text(root / "proc/self/cgroup").splitlines():
+    for line in read_text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
         if ".." in path:
             path = "/"
         if controllers == "":
-            mount, name = root / "sys/fs/cgroup", "memory.max"
+            mount, name = root / "sys/fs/cgroup", name_v2
         elif "memory" in controllers.split(","):
-            mount, name = root / "sys/fs/cgroup/memory", "memory.limit_in_bytes"
+            mount, name = root / "sys/fs/cgroup/memory", name_v1
         else:
             continue
         group = mount / path.strip("/")
@@ -106,7 +109,8 @@ def _limit_files(root: Path) -> Iterator[Path]:
                 break
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """Its content; "" if it cannot be read."""
     try:
         return path.read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -114,5 +118,5 @@ def _read_text(path: Path) -> str:
 
 
 def _read_number(path: Path) -> int | None:
-    text = _read_text(path).strip()
+    text = read_text(path).strip()
     return int(text) if re.fullmatch(r"[0-9]{1,20}", text) else None

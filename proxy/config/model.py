@@ -414,7 +414,8 @@ class SupervisorConfig(Section):
         default=3,
         ge=1,
         le=1000,
-        description="Workers in a row that end within `crashWindow` of their start. At the limit the "
+        description="Workers in a row that end within `crashWindow` of their start, but for those that "
+        "others ended while they served. At the limit the "
         "supervisor pipes clients to the broker until a worker runs. TLS that ends at Forebay cannot "
         "be piped: such listeners close their connections.",
     )

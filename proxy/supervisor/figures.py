@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 FigureName = tuple[str, ...]
 """A metric's name, and the value of its label if it has one."""
 
-Reason = Literal["exit", "signal", "hung"]
+Reason = Literal["exit", "signal", "hung", "oom"]
 """How a worker ended that was replaced."""
-REASONS: Final[tuple[Reason, ...]] = ("exit", "signal", "hung")
+REASONS: Final[tuple[Reason, ...]] = ("exit", "signal", "hung", "oom")
 RESTARTS: Final = "forebay_worker_restarts_total"
 UPGRADES: Final = "forebay_upgrades_total"
 STARVATIONS: Final = "forebay_worker_starvations_total"

@@ -319,12 +319,14 @@ class Supervisor:
 
     async def _wait_to_restart(self, end: WorkerEnd) -> None:
         self._figures[RESTARTS, end.reason] += 1
-        pause_s = self._policy.note_end(end.lived_s)
+        is_own = not end.is_from_outside
+        pause_s = self._policy.note_end(end.lived_s, is_own)
+        is_looping = is_own and self._policy.is_looping
         log.error("the worker ended: %s; the next one starts in %g s", end, pause_s)
-        if end.is_fault or self._policy.is_looping:
+        if end.is_fault or (is_looping and end.reason != "oom"):
             await self._empty_arena()
         await self._answer_admin()
-        if self._policy.is_looping:
+        if is_looping:
             self._open_pipes("worker after worker ends soon")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause_s):

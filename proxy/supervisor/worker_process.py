@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from proxy.supervisor.handover import write_handover
 from proxy.supervisor.heartbeat import BEATS, READY
+from proxy.supervisor.oom_kills import count_oom_kills
 from proxy.supervisor.starvation import count_own_s, read_usage
 
 if TYPE_CHECKING:
@@ -50,9 +51,19 @@ class WorkerEnd:
         """Whether its program went wrong, so that it may have written anything to memory before."""
         return -self.code in _FAULTS
 
+    @property
+    def is_from_outside(self) -> bool:
+        """Whether others have ended it while it served: by a signal, also one at which it drained.
+        Neither its program nor what it holds is the cause.
+        """
+        is_killed = self.reason == "signal" and not self.is_fault
+        return self.was_ready and (is_killed or (self.reason == "exit" and self.code == 0))
+
     def __str__(self) -> str:
         if self.reason == "exit":
             return f"exit code {self.code}"
+        if self.reason == "oom":
+            return "SIGKILL, for want of memory (OOM killer)"
         name = signal.Signals(-self.code).name if self.code < 0 else f"exit code {self.code}"
         return f"no heartbeat, {name}" if self.reason == "hung" else name
 
@@ -70,12 +81,14 @@ class WorkerProcess:
         config: Config,
         on_ready: Callable[[], object],
         on_starved: Callable[[], object] = lambda: None,
+        count_oom_kills: Callable[[], int] = count_oom_kills,
     ) -> None:
         """Start the process: `command` and the descriptor of what `handing` gives for the
         descriptor of its heartbeat. Raises OSError.
         """
         self._loop = asyncio.get_running_loop()
         self._on_ready, self._on_starved = on_ready, on_starved
+        self._count_oom_kills, self._oom_kills = count_oom_kills, count_oom_kills()
         self._heartbeat, theirs = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         os.set_inheritable(theirs, True)
         handover = write_handover(handing(theirs))
@@ -149,10 +162,17 @@ class WorkerProcess:
         self.retired.set_result(None)
         self.end(signal.SIGUSR2, patience_s)
 
+    def _find_reason(self, code: int) -> Reason:
+        if self.silent.done():
+            return "hung"
+        if code == -signal.SIGKILL and self._count_oom_kills() > self._oom_kills:
+            return "oom"
+        return "signal" if code < 0 else "exit"
+
     def _reap(self) -> None:
         _, status = os.waitpid(self.pid, 0)
         code = os.waitstatus_to_exitcode(status)
-        reason: Reason = "hung" if self.silent.done() else "signal" if code < 0 else "exit"
+        reason = self._find_reason(code)
         self._timer.cancel()
         for fd in (self._heartbeat, self._pidfd):
             self._loop.remove_reader(fd)

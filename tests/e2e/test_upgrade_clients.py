@@ -79,8 +79,8 @@ class JavaTraffic:
             "retries": "1000",  # as every producer has it, but this one
         }
         config.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-        where = ("--bootstrap-server", f"{HOST}:{front.tls_port}", "--topic", topic)
-        where += ("--command-config", str(config))
+        where: tuple[str, ...] = ("--topic", topic, "--bootstrap-server")
+        where += (f"{HOST}:{front.tls_port}", "--command-config", str(config))
         self.producer = JavaTool(
             "Producer", directory, *where, "--acks", "-1", "--throughput", RATE
         )

@@ -18,3 +18,14 @@ def test_it_loops_at_the_limit_and_a_long_life_ends_that() -> None:
         seen.append(policy.is_looping)
     assert seen == [False, False, True, False, False]
     assert CrashPolicy(limit=1, window_s=1.0).is_looping is False
+
+
+def test_what_others_ended_says_nothing_unless_it_lived_long() -> None:
+    policy = CrashPolicy(limit=2, window_s=60.0)
+    policy.note_end(1.0)
+    assert [policy.note_end(1.0, is_own=False) for _ in range(10)] == [0.0] * 10
+    assert not policy.is_looping
+    policy.note_end(1.0)
+    assert policy.is_looping
+    policy.note_end(60.0, is_own=False)
+    assert not policy.is_looping

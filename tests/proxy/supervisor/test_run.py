@@ -105,18 +105,20 @@ def test_a_worker_that_ends_is_replaced_and_counted(tmp_path: Path) -> None:
 def test_the_next_worker_gets_the_memory_unless_the_former_went_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who was killed by others has left what it meant to."""
-    monkeypatch.setenv("FOREBAY_SUPERVISOR_CRASH_LIMIT", "1000")
+    """Who was killed by others has left what it meant to, however often they do."""
+    monkeypatch.setenv("FOREBAY_SUPERVISOR_CRASH_LIMIT", "2")
     looked = '"message":"looking at what an earlier process left"'
     dropped = '"message":"dropped the cache: its content may be wrong'
     with (tmp_path / "log").open("wb") as log, Alone(log.fileno()) as forebay:
-        for number, finds in ((signal.SIGKILL, 1), (signal.SIGSEGV, 1), (signal.SIGKILL, 2)):
+        kills = (signal.SIGKILL, 1), (signal.SIGTERM, 2), (signal.SIGKILL, 3)
+        for number, finds in (*kills, (signal.SIGSEGV, 3), (signal.SIGKILL, 4)):
             former = forebay.worker_pid
             assert former is not None
             os.kill(former, number)
             wait_until(lambda: forebay.worker_pid not in (None, former))  # noqa: B023
             wait_until(forebay.is_started)
             wait_until(lambda: (tmp_path / "log").read_text().count(looked) == finds)  # noqa: B023
+        assert metric_of(forebay, "forebay_pipes_total") == 0
     assert (tmp_path / "log").read_text().count(dropped) == 1
 
 

@@ -44,6 +44,7 @@ def start(
     program: str,
     on_ready: Callable[[], object] = lambda: None,
     on_starved: Callable[[], object] = lambda: None,
+    count_oom_kills: Callable[[], int] = lambda: 0,
     **supervisor: str,
 ) -> WorkerProcess:
     settings: dict[KeyPath, str] = {("supervisor", key): value for key, value in supervisor.items()}
@@ -56,6 +57,7 @@ def start(
             config,
             on_ready,
             on_starved,
+            count_oom_kills,
         )
     finally:
         sockets.close()
@@ -95,6 +97,45 @@ async def test_its_beat_makes_it_ready_once() -> None:
     assert seen == [1]
     assert (end.reason, end.code, end.was_ready) == ("signal", -signal.SIGTERM, True)
     assert str(end) == "SIGTERM"
+
+
+@pytest.mark.parametrize(
+    ("counts", "number", "reason"),
+    [
+        ((4, 5), signal.SIGKILL, "oom"),
+        ((4, 4), signal.SIGKILL, "signal"),
+        ((4, 5), signal.SIGTERM, "signal"),
+    ],
+)
+async def test_a_kill_for_want_of_memory_is_told_from_another(
+    counts: tuple[int, int], number: signal.Signals, reason: str
+) -> None:
+    found = iter(counts)
+    worker = start("import time; time.sleep(600)", count_oom_kills=lambda: next(found))
+    worker.send_signal(number)
+    end = await end_of(worker)
+    assert end.reason == reason
+    assert str(end) == (
+        "SIGKILL, for want of memory (OOM killer)" if reason == "oom" else number.name
+    )
+
+
+@pytest.mark.parametrize(
+    ("end", "is_from_outside"),
+    [
+        (WorkerEnd("signal", -signal.SIGKILL, True, 1.0), True),
+        (WorkerEnd("signal", -signal.SIGTERM, True, 1.0), True),
+        (WorkerEnd("exit", 0, True, 1.0), True),
+        (WorkerEnd("signal", -signal.SIGKILL, False, 1.0), False),
+        (WorkerEnd("exit", 0, False, 1.0), False),
+        (WorkerEnd("exit", 1, True, 1.0), False),
+        (WorkerEnd("signal", -signal.SIGSEGV, True, 1.0), False),
+        (WorkerEnd("hung", -signal.SIGKILL, True, 1.0), False),
+        (WorkerEnd("oom", -signal.SIGKILL, True, 1.0), False),
+    ],
+)
+def test_who_ended_it(end: WorkerEnd, is_from_outside: bool) -> None:
+    assert end.is_from_outside is is_from_outside
 
 
 @pytest.mark.parametrize("beats", ["", "os.write(given.heartbeat, b's'); "])
