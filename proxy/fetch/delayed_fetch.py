@@ -269,7 +269,7 @@ class DelayedFetch:
     def _drop_reads(self, statuses: Sequence[PartitionStatus]) -> None:
         """Drop the miss fetches of partitions that need none any more."""
         if self.record.link.handlers.reads.by_key:
-            self.record.link.handlers.reads.drop_asked([status.asked for status in statuses])
+            self.record.link.handlers.reads.drop_asked([status.asked for status in statuses], self)
 
     def _find_reads(self, statuses: list[PartitionStatus]) -> list[Read | None] | None:
         """Return the miss fetch of each status, begun where it was missing, or None for a status
@@ -281,6 +281,8 @@ class DelayedFetch:
         if self.record.request.rack_id:
             return None
         missed = [status for status in statuses if status.state in NEEDS_BROKER]
+        if any(reads.is_awaited(one.asked, self) for one in missed):
+            return None
         kind = self.record.request.isolation_level, self.record.head.api_version
         found = {id(one): reads.find(one, *kind) for one in missed}
         if any(read is not None and read.stage is Stage.FAILED for read in found.values()):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
+from protocol import fetch
 from protocol.fetch import TOPIC_IDS_FROM
 from tests.kit.broker.topics import create_topic
 from tests.kit.raw_fetch import RawClient, RawReader, explain, read_all
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.e2e
 
+FETCHED_BYTES = ("forebay_upstream_fetch_bytes_total", "client")
+LONG_WAIT_MS = 600_000
 VERSIONS = (4, 11, 12, 13, 17)
 OLD_RECORDS = 3000
 STEP_BYTES = 256 << 10
@@ -226,3 +229,30 @@ def test_what_memory_cannot_speak_for_ends_the_wait_as_at_the_broker(pair: Pair)
             (0, odd.offset, b""),
             (0, 0, b""),
         ]
+
+
+@pytest.mark.parametrize("is_beside_a_tail", [True, False])
+def test_fetches_sent_together_bring_history_of_several_offsets(
+    pair: Pair, is_beside_a_tail: bool
+) -> None:
+    """Each brings what it asks for, and the broker is not asked again and again."""
+    topic = create_topic(pair.direct, partitions=2)
+    produce(pair.direct, topic, 0, OLD_RECORDS)
+    with RawClient(pair.through, "split") as client:
+        tail = RawReader(client, topic, partition=1).settle()
+        history = RawReader(client, topic).settle()  # its offsets are known
+        before = pair.sidecar.metrics().get(FETCHED_BYTES, 0)
+        offsets = [*range(0, OLD_RECORDS, 500), 0, 0]
+        for offset in offsets:
+            history.offset = offset
+            asked = [history.asked(), tail.asked()] if is_beside_a_tail else [history.asked()]
+            client.send_fetch(13, asked, max_wait_ms=LONG_WAIT_MS)
+        received_bytes = history.received_bytes
+        for offset in offsets:
+            frame = client.receive()
+            history.offset = offset
+            found = fetch.scan_response(frame, 13).partitions[0]
+            assert history.take(found, frame[found.start : found.end]) > 0
+            assert history.offset > offset
+        received_bytes = history.received_bytes - received_bytes
+        assert pair.sidecar.metrics()[FETCHED_BYTES] - before < 1.1 * received_bytes

@@ -3,7 +3,8 @@
 Owns the reads of one connection and their limits. Must not know a waiting Fetch beyond waking it.
 Invariants:
 * A partition has one read. Another offset, isolation level, epoch or topic id, a new leader epoch,
-  or KEPT_S without a Fetch for it drops the read.
+  or KEPT_S without a Fetch for it drops the read. While a Fetch waits for it, no other one of the
+  connection drops it or takes it: clients may send several at once.
 * A read joins one that another consumer has sent, or sends while this one waits at the disk
   throttle (fetch/misses/coalescing.py). The client gets its bytes only while its own right to the
   topic holds.
@@ -151,6 +152,11 @@ class Reads:
         """
         topic, epoch = self._find_log(read.asked)
         return read.topic is topic and (epoch == NO_EPOCH or read.epoch in (NO_EPOCH, epoch))
+
+    def is_awaited(self, asked: FetchPartition, waiter: WaitingFetch) -> bool:
+        """Return True if another Fetch than `waiter` waits for the partition's read."""
+        read = self.by_key.get((asked.topic, asked.partition))
+        return read is not None and read.waiter is not None and read.waiter is not waiter
 
     def begin(self, asker: Asker, missed: Sequence[PartitionStatus], waiter: WaitingFetch) -> bool:
         """Begin a read of `asker` for each partition of `missed`, at once or when its disk allows.
@@ -452,11 +458,15 @@ class Reads:
         if read.charged_bytes:
             self._link.broker.responses.sub(read.release())
 
-    def drop_asked(self, asked: Sequence[FetchPartition]) -> None:
-        """Forget the reads of partitions that a forwarded Fetch asks the broker for."""
+    def drop_asked(
+        self, asked: Sequence[FetchPartition], waiter: WaitingFetch | None = None
+    ) -> None:
+        """Forget the reads of partitions that a Fetch needs none for: memory or the broker answers it.
+        `waiter`: that Fetch, if it may wait for them.
+        """
         for one in asked:
             read = self.by_key.get((one.topic, one.partition))
-            if read is not None:
+            if read is not None and (read.waiter is None or read.waiter is waiter):
                 self.drop(read)
 
     def leave(self, waiter: WaitingFetch) -> None:

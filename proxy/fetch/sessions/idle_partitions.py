@@ -182,7 +182,7 @@ class IdlePartitions:
         partition.parked[clean] = None
         link.handlers.authorization.used(status.asked.topic, partition, now)
         if len(link.handlers.reads):
-            link.handlers.reads.drop_asked((status.asked,))
+            link.handlers.reads.drop_asked((status.asked,), self.fetch)
         return True
 
     def hold(self, fetch: WaitingFetch) -> None:

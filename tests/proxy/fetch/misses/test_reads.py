@@ -225,6 +225,23 @@ def test_changed_question_drops_the_read(other):
     assert link.broker.responses.in_flight_bytes == 0
 
 
+def test_a_read_that_another_fetch_waits_for_is_left_alone():
+    """Clients may send several Fetches of a partition at once."""
+    link, waiter, later = Link(), Waiter(), Waiter()
+    begin(link, asked(), waiter=waiter)
+    for offset in (100, 200):
+        assert link.reads.is_awaited(asked(offset=offset), later)
+        assert not link.reads.is_awaited(asked(offset=offset), waiter)
+        link.reads.drop_asked([asked(offset=offset)], later)
+        link.reads.drop_asked([asked(offset=offset)])
+    link.upstream.answer(answer())
+    assert (waiter.wakeups, find(link, asked()).stage) == (1, Stage.ARRIVED)
+    link.reads.leave(waiter)
+    assert not link.reads.is_awaited(asked(), later)
+    link.reads.drop_asked([asked()], later)
+    assert len(link.reads) == 0
+
+
 def test_another_size_is_the_same_question():
     link = Link()
     begin(link, asked(max_bytes=10))

@@ -92,15 +92,16 @@ def test_leader_endpoints_of_the_second_listener_are_dropped():
 
 
 def test_silent_connection_fails_its_reads_in_time():
-    link = Link()
+    link, waiter = Link(), Waiter()
     link.broker.disk_throttle.holds = True
-    begin(link, asked())
+    begin(link, asked(), waiter=waiter)
     link.clock.now = 100.0
     link.broker.disk_throttle.release()
     link.clock.now += PATIENCE_S
     assert find(link, asked()).stage is Stage.READING, "counted from the asking, not from the delay"
     link.clock.now += 0.1
     assert find(link, asked()).stage is Stage.FAILED
+    link.reads.leave(waiter)
     link.reads.drop_asked([asked()])
     link.upstream.answer(answer())
     assert (len(link.reads), link.broker.responses.in_flight_bytes) == (0, 0)

@@ -108,7 +108,7 @@ class Reads:
     def __len__(self):
         return 1
 
-    def drop_asked(self, asked):
+    def drop_asked(self, asked, _waiter):
         self.dropped += asked
 
 
