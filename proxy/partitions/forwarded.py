@@ -218,6 +218,14 @@ def list_stamped(batches: ForwardedBatches) -> list[tuple[Forwarded, ProducedRow
     return [pair for pair in pairs if pair[1].log_append_time_ms >= 0]
 
 
+def list_unplaced(batches: ForwardedBatches) -> list[tuple[Forwarded, ProducedRow]]:
+    """Return the acknowledged batches that are not placed. Call before `place`."""
+    native = work.native
+    if native.stamped:
+        return _list(batches, native.order, native.acknowledged)
+    return _list(batches, native.others, native.acknowledged - native.placed)
+
+
 def list_others(batches: ForwardedBatches) -> list[tuple[Forwarded, ProducedRow]]:
     """Return the acknowledged batches without a log append time that are not stored yet."""
     native = work.native

@@ -36,6 +36,7 @@ from proxy.partitions.forwarded import (
     list_left,
     list_others,
     list_stamped,
+    list_unplaced,
     place,
     store_placed,
 )
@@ -84,6 +85,8 @@ def admit_response(
     """
     storing = broker.cache.appender, broker.stored_runs is not None, now - REFRESH_EPOCH_S
     said = admit(forwarded, frame, answer, produced, storing)
+    if said.stamped or said.placed < said.acknowledged:
+        _revoke_changed(list_unplaced(forwarded))
     if said.stamped:
         for one, row in list_stamped(forwarded):
             admit_singly(broker, one, row, frame, now)
@@ -108,6 +111,16 @@ def admit_response(
         admit_singly(broker, one, row, frame, now)
 
 
+def _revoke_changed(acknowledged: Sequence[tuple[Forwarded, ProducedRow]]) -> None:
+    """Revoke the lease where another epoch is proven by now than when the batch was forwarded: the
+    records may have been truncated, so that the broker is asked. Acknowledgements of several
+    connections may cross. First of all: what stores batches may raise.
+    """
+    for one, _ in acknowledged:
+        if 0 <= one.epoch != one.partition.leader_state.epoch:
+            one.partition.leader_state.revoke()
+
+
 def _finish_stored(broker: PartitionServices, stored: StoredBatch, now: float) -> None:
     """Do what is left to be done for a batch that was stored as it was sent."""
     partition, base_offset, following, size_bytes, left, clock = stored
@@ -127,13 +140,7 @@ def admit_singly(
 ) -> None:
     """Store an acknowledged batch if it may be stored, whatever has to be done for that, and tell
     the replica fetcher of it.
-
-    If another epoch is proven by now than when the batch was forwarded, the records may have been
-    truncated, and the lease is revoked so that the broker is asked. Acknowledgements of several
-    connections may cross.
     """
-    if 0 <= one.epoch != one.partition.leader_state.epoch:
-        one.partition.leader_state.revoke()
     stored = admit_produced(broker, one, said, frame)
     announce(broker, one.partition, said.base_offset, stored, now)
 
