@@ -301,6 +301,12 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
     "Watch": (
         Metric("forebay_watch_partitions", "gauge", "Partitions that the replica fetcher polls"),
         Metric(
+            "forebay_partitions_refused_total",
+            "counter",
+            "How often a partition was asked for or produced to and not followed, at twice"
+            " `limits.watchedPartitions` or without room in the arena: the broker answers for it",
+        ),
+        Metric(
             "forebay_watch_leases", "gauge", "Partitions under a lease: memory may serve them now"
         ),
         Metric(

@@ -180,6 +180,7 @@ def _cache(broker: Broker) -> Iterator[Sample]:
 def _replica_fetcher(broker: Broker) -> Iterator[Sample]:
     now, counts = broker.now(), broker.counters.watch
     yield Sample("forebay_watch_partitions", (), broker.replica_fetcher.watched)
+    yield Sample("forebay_partitions_refused_total", (), broker.partitions.refused)
     yield Sample(
         "forebay_watch_leases", (), sum(p.leader_state.has_lease(now) for p in broker.partitions)
     )

@@ -8,7 +8,8 @@ Invariants:
   that wants credentials does not answer without.
 * a lost connection is opened again after a pause that doubles: up to UNREACHABLE_PAUSE_S while the
   broker is away, so that a restart is noticed soon, and up to REFUSED_PAUSE_S while it answers and
-  refuses Forebay.
+  refuses Forebay. One that was lost within LASTING_S of its opening is opened again after such a
+  pause, too, up to UNREACHABLE_PAUSE_S; after a longer life at once.
 * a broker that owes a response for `limits.upstreamTimeout` is given up with all connections to it,
   those included whose other end is gone.
 """
@@ -38,6 +39,8 @@ METADATA_VERSION = 12
 FIRST_PAUSE_S = 0.2
 UNREACHABLE_PAUSE_S = 0.5
 REFUSED_PAUSE_S = 30.0
+LASTING_S = 10.0
+"""Life of a connection, in seconds, below which the next one waits."""
 AWAITED_S = 60.0
 """Time after the start within which it is no warning that the broker is not there yet: a sidecar starts first."""
 HEARTBEATS = 5
@@ -84,6 +87,26 @@ class _Heartbeat:
         return silent_s
 
 
+class _Lives:
+    """The lives of the connections of one name. `pause_s`: before the next one is opened."""
+
+    __slots__ = ("_opened_at", "pause_s")
+
+    def __init__(self) -> None:
+        self._opened_at = float("-inf")
+        self.pause_s = 0.0
+
+    def begin(self, now: float) -> None:
+        """Note that a connection is open from `now` on (seconds)."""
+        self._opened_at = now
+
+    def end(self, now: float) -> None:
+        """Note that it is lost: the pause doubles after a short life, and ends after a long one."""
+        is_short = now - self._opened_at < LASTING_S
+        longer_s = min(max(2 * self.pause_s, FIRST_PAUSE_S), UNREACHABLE_PAUSE_S)
+        self.pause_s = longer_s if is_short else 0.0
+
+
 class OwnConnections:
     """Forebay's own connections by name, all to the broker behind one listener.
 
@@ -96,6 +119,7 @@ class OwnConnections:
         self._listener = listener
         self._connections: dict[str, BrokerConnection] = {}
         self._opening: dict[str, asyncio.Task[None]] = {}
+        self._lives: dict[str, _Lives] = {}
         self._closed = False
         self.usable = False
         self.reachable = False
@@ -181,6 +205,9 @@ class OwnConnections:
             self._opening[name] = asyncio.get_running_loop().create_task(self._keep_opening(name))
 
     async def _keep_opening(self, name: str) -> None:
+        lives = self._lives.setdefault(name, _Lives())
+        if lives.pause_s:
+            await asyncio.sleep(lives.pause_s)
         pause_s = FIRST_PAUSE_S
         while not self._closed:
             connection = BrokerConnection(
@@ -208,6 +235,7 @@ class OwnConnections:
                 pause_s *= 2
                 continue
             self._connections[name] = connection
+            lives.begin(self._broker.now())
             break
         self._opening.pop(name, None)
         if not self.usable and not self._closed:
@@ -270,6 +298,7 @@ class OwnConnections:
 
     def _lost(self, name: str, why: str) -> None:
         if self._connections.pop(name, None) is not None and not self._closed:
+            self._lives[name].end(self._broker.now())
             log.info(
                 "a connection of the replica fetcher was lost",
                 extra={"connection": name, "reason": why},

@@ -315,8 +315,8 @@ class Partitions:
 
     `limit`, or the room in the arena if that is less, bounds it. Beyond the limit new partitions
     are not followed, and their Fetches pass through. `transactions_limit` bounds the transactions
-    kept per partition. `refused` counts partitions not followed because of the limit. While the cache
-    is pending, none is followed.
+    kept per partition. `refused` counts how often one was not followed because of the limit. While the
+    cache is pending, none is followed.
     `find_by_key` is `find` by topic id and index; the dictionary's own method, because each partition
     of each Fetch calls it.
     """
@@ -373,7 +373,7 @@ class Partitions:
                 return None
             slot = self._open(key)
             if slot < 0:
-                self.refused += 1
+                self.refused += not self.cache.is_pending
                 return None
             limit = self.transactions_limit
             partition = self._by_key[key] = Partition(topic, index, slot, limit)

@@ -15,6 +15,7 @@ import pytest
 
 from tests.e2e.raw_frames import (
     HIT,
+    TIMEOUT_S,
     Raw,
     asked_correlation,
     build_fetch,
@@ -39,6 +40,7 @@ pytestmark = pytest.mark.e2e
 
 PATIENCE_S = 60.0
 KIB, MIB = 1 << 10, 1 << 20
+REFUSED = ("forebay_partitions_refused_total",)
 WATCH_A_WHILE_S = 0.5
 """For how long a bound is seen not to be passed: a broken one is within milliseconds."""
 
@@ -168,6 +170,13 @@ def test_watched_partitions(broker: KafkaCluster) -> None:
             assert sidecar.metrics()["forebay_watch_partitions",] == 1
             call(client, build_fetch(watched, 0, 20))
             assert sidecar.fetch_counts("partitions")[HIT] > hits
+            assert sidecar.metrics()[REFUSED] == 0, "twice as many are followed"
+            third = create_topic(broker.direct)
+            writer.topic(third)
+            deadline = time.monotonic() + TIMEOUT_S
+            while not sidecar.metrics()[REFUSED]:
+                assert time.monotonic() < deadline
+                assert fetched(call(second, build_fetch(third, 0, 20))[0]).error_code == 0
 
 
 def in_flight(sidecar: Sidecar, direction: str) -> float:

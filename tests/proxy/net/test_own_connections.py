@@ -17,7 +17,13 @@ from proxy.accounting.counters import Counters
 from proxy.config.model import Limits
 from proxy.net.broker_connection import Dial
 from proxy.net.byte_budget import ByteBudget
-from proxy.net.own_connections import AWAITED_S, OwnConnections
+from proxy.net.own_connections import (
+    AWAITED_S,
+    FIRST_PAUSE_S,
+    LASTING_S,
+    UNREACHABLE_PAUSE_S,
+    OwnConnections,
+)
 from tests.kit.broker.ports import lease_port
 from tests.proxy.event_loop import PATIENCE_S, until
 from tests.proxy.followed_partition import stand_in
@@ -168,6 +174,32 @@ async def test_answering_broker_is_asked_periodically():
             stand.pass_s(0)
         assert broker.asked == greeted + 3
         assert stand.links.reachable
+
+
+@pytest.mark.parametrize("name", ["proof", "watch"])
+async def test_connections_that_do_not_last_are_opened_with_pauses(monkeypatch, name):
+    """However often it is asked for. A long life ends that."""
+    pauses = []
+
+    async def note_pause(pause_s):
+        pauses.append(pause_s)
+
+    async with played() as (stand, broker):
+        monkeypatch.setattr("proxy.net.own_connections.asyncio.sleep", note_pause)
+        for lived_s in (0.0, 0.0, LASTING_S - 1, 0.0, LASTING_S, 0.0):
+            await until(lambda: stand.links.link(name) is not None)
+            lost = stand.links.link(name)
+            stand.clock_s += lived_s
+            broker.answers.clear()
+            lost.send(b"\0\0\0\4\0\1\0\0", 0, lambda _answer: None)
+            for writer in broker.writers:
+                writer.close()
+            broker.writers.clear()
+            await until(lambda lost=lost: lost.closed)
+            broker.answers.set()
+        await until(lambda: stand.links.link(name) is not None)
+    assert pauses[:4] == [FIRST_PAUSE_S, 2 * FIRST_PAUSE_S, *[UNREACHABLE_PAUSE_S] * 2]
+    assert pauses[4:] == [FIRST_PAUSE_S]
 
 
 async def test_silent_broker_is_lost_and_found_again(said):
