@@ -8,7 +8,7 @@ ALONE = $(BIN)/pytest -q -m alone $$(git grep -l 'mark\.alone' -- tests)
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE  # tests start interpreters by the hundred: each would compile every module again
 
-.PHONY: help build demo lab bench shape growth audit-bench test check lint types suite audit-runs restart-runs collect tidy unit e2e soak chaos matrix docs lock tools clean
+.PHONY: help build demo lab bench shape growth audit-bench test check lint types suite audit-runs restart-runs collect tidy unit e2e soak kills chaos matrix docs lock tools clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -75,6 +75,9 @@ collect: build  # each worker reads all test files: one reader compiles them fir
 
 soak: build ## an hour of random load on the cache, in minutes; every byte served is compared
 	SOAK_STEPS=3600000 $(BIN)/pytest tests/blockcache/test_soak.py -s
+
+kills: build tools ## KILLS=1000 kills of a worker at random moments under load; every byte that memory serves is compared; SEED
+	KILLS=$(or $(KILLS),1000) $(if $(SEED),SEED=$(SEED)) $(BIN)/pytest -s --timeout 0 tests/e2e/test_kills.py
 
 chaos: build tools ## clients while brokers, Forebays and wires fail, and beside hostile ones; SEED and MINUTES of each
 	for run in tests.chaos tests.chaos.hostile; do $(BIN)/python -m $$run $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) || exit 1; done
