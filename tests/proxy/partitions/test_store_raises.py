@@ -11,6 +11,8 @@ from tests.protocol.batches import batch_v2
 from tests.proxy.followed_partition import known, stand_in
 from tests.proxy.forwarded_life import NAMED, ZSTD, Life, Request
 
+CODEC_AT = 22
+"""In a batch's attributes (DefaultRecordBatch)."""
 APPENDED_AT = {"create time": -1, "log append time": 5}
 
 
@@ -22,8 +24,9 @@ class Broken(Exception):
 def test_a_cache_that_raises_leaves_no_lease_of_an_epoch_that_has_changed(log_append_time_ms):
     life = Life(Random(1))
     broker, request = life.broker, Request(life)
-    sent = batch_v2(2, attributes=ZSTD)  # the first of a partition is stored by itself
-    request.named, request.version = [("a", [(0, sent), (1, sent)])], NAMED
+    sent = bytearray(batch_v2(2))
+    sent[CODEC_AT] = ZSTD  # the first of a partition is stored by itself
+    request.named, request.version = [("a", [(0, bytes(sent)), (1, bytes(sent))])], NAMED
     request.frame = request.build_frame()
     fidelity = known(broker.topics.find("a")).fidelity
     fidelity.learn(log_append_time_ms >= 0)
