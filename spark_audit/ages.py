@@ -16,9 +16,10 @@ batch: the batch itself is part of it.
 """
 
 import math
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
 
-from pyspark.sql import Column, DataFrame, Row, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from spark_audit.tables import is_observed
@@ -26,6 +27,8 @@ from spark_audit.tables import is_observed
 DATED, NEVER, UNKNOWN = "dated", "never", "unknown"
 LEAST_BATCH_BYTES: Final = 61
 """The shortest batch: a head without records (DefaultRecordBatch.RECORD_BATCH_OVERHEAD)."""
+BUCKET_PIECES: Final = 4
+"""Pieces of runs in a bucket of offsets, on average: fewer would be copied into more buckets each."""
 SALTED_ROWS: Final = 2_000_000
 """Fetches for each salt: so many at one place of one partition may be one task's."""
 SALTS_MAX: Final = 64
@@ -42,30 +45,18 @@ class LogStart(NamedTuple):
     is_whole: bool
 
 
-def find_log_starts(lines: DataFrame) -> list[LogStart]:
-    """One for each boot, from all of its good lines; a small job. A log is whole if it begins with the boot's first
-    file, when nothing was stored yet, and neither a file nor a line is missing that its `log` lines count.
+def find_log_starts(boots: Iterable[Mapping[str, Any]]) -> list[LogStart]:
+    """One for each row of `tables.boots`. A log is whole if it begins with the boot's first file, when nothing was
+    stored yet, and neither a file nor a line is missing that its `log` lines count.
     """
-    opened = F.when(F.col("event") == "open", F.col("sequence"))
-    clock = F.least(
-        F.when(F.col("type") == "block", F.coalesce("beganBytes", F.col("admittedBytes"))),
-        F.col("admittedBytes"),
-    )
-    rows = lines.groupBy("boot").agg(
-        F.min(clock).alias("clock"),
-        F.max("v").alias("v"),
-        F.min("sequence").alias("first"),
-        F.max("sequence").alias("last"),
-        F.count_distinct(opened).alias("opened"),
-        F.max("droppedLines").alias("dropped"),
-    )
-    return [_judge_start(row) for row in rows.collect()]
+    return [_judge_start(row) for row in boots]
 
 
-def _judge_start(row: Row) -> LogStart:
-    clock, first = row["clock"] or 0, row["first"] or 0
-    is_gapless = first > 0 and row["opened"] == row["last"] - first + 1 and not row["dropped"]
-    has_all = is_gapless and first == 1 and (row["v"] < 3 or clock == 0)
+def _judge_start(row: Mapping[str, Any]) -> LogStart:
+    clock, first = row["clockFirst"] or 0, row["sequenceFirst"] or 0
+    files = (row["sequenceLast"] or 0) - first + 1
+    is_gapless = first > 0 and row["sequences"] == files and not row["droppedLines"]
+    has_all = is_gapless and first == 1 and (row["schemaVersion"] < 3 or clock == 0)
     return LogStart(row["boot"], clock if is_gapless else 0, has_all)
 
 
@@ -164,16 +155,18 @@ def _estimate(runs: DataFrame) -> DataFrame:
 
 
 def _date(asked: DataFrame, segments: DataFrame, starts: list[LogStart], salts: int) -> DataFrame:
-    """The join. A partition's offsets are cut into as many buckets as it has pieces, so that each holds a few; a
-    bucket's fetches are spread over `salts`.
+    """The join. A partition's offsets are cut into buckets that hold about BUCKET_PIECES each, whose width goes to all
+    tasks: one number for each partition. A bucket's fetches are spread over `salts`.
     """
     key = ("boot", "of", "partition")
     widths = segments.groupBy(*key).agg(
-        F.greatest(F.lit(1), F.ceil((F.max("to") - F.min("from")) / F.count("*"))).alias("width")
+        F.greatest(
+            F.lit(1), F.ceil(BUCKET_PIECES * (F.max("to") - F.min("from")) / F.count("*"))
+        ).alias("width")
     )
     spread = F.explode(F.sequence(F.lit(0), F.lit(salts - 1)))
     buckets = (
-        segments.join(widths, [*key])
+        segments.join(F.broadcast(widths), [*key])
         .withColumn(
             "bucket",
             F.explode(
@@ -189,7 +182,7 @@ def _date(asked: DataFrame, segments: DataFrame, starts: list[LogStart], salts: 
             F.collect_list(F.struct("from", "to", "low", "lowTo", "high", "highTo")).alias("pieces")
         )
     )
-    places = asked.join(widths, [*key], "left").withColumns(
+    places = asked.join(F.broadcast(widths), [*key], "left").withColumns(
         {
             "bucket": F.floor(F.col("offset") / F.col("width")),
             "salt": F.pmod(F.xxhash64("connection", "ts", "offset"), F.lit(salts)).cast("int"),
