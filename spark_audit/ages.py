@@ -32,7 +32,11 @@ BUCKET_PIECES: Final = 4
 SALTED_ROWS: Final = 2_000_000
 """Fetches for each salt: so many at one place of one partition may be one task's."""
 SALTS_MAX: Final = 64
-_PLACE: Final = ("boot", "of", "partition", "bucket", "salt")
+CARRIED: Final = (
+    *("boot", "v", "ts", "topic", "partition", "offset", "result", "wouldHit", "bytes"),
+    *("ageBytes", "admittedBytes"),
+)
+"""Columns of a fetch that its age is returned with."""
 
 
 class LogStart(NamedTuple):
@@ -68,8 +72,8 @@ def plan_salts(fetch_lines: int) -> int:
 def build_ages(
     fetches: DataFrame, segments: DataFrame, starts: list[LogStart], salts: int = 1
 ) -> DataFrame:
-    """Fetches that carried records and were hits, misses or observed, with `kind`, `least` and `most`; the other
-    columns are theirs. `segments`: of `build_segments`, read twice and worth caching.
+    """Fetches that carried records and were hits, misses or observed: CARRIED, `kind`, `least` and `most`.
+    `segments`: of `build_segments`, read twice and worth caching.
     """
     served = fetches.where(
         (F.col("result").isin("hit", "miss") | is_observed()) & (F.col("bytes") > 0)
@@ -82,8 +86,8 @@ def build_ages(
     said = served.where(is_said).withColumns(
         {"kind": F.lit(DATED), "least": F.col("ageBytes"), "most": F.col("ageBytes")}
     )
-    asked = served.where(~is_said)
-    return said.unionByName(_date(asked, segments, starts, salts)).drop("of")
+    dated = _date(served.where(~is_said), segments, starts, salts)
+    return said.select(*dated.columns).unionByName(dated)
 
 
 def build_segments(blocks: DataFrame) -> DataFrame:
@@ -156,68 +160,67 @@ def _estimate(runs: DataFrame) -> DataFrame:
 
 def _date(asked: DataFrame, segments: DataFrame, starts: list[LogStart], salts: int) -> DataFrame:
     """The join. A partition's offsets are cut into buckets that hold about BUCKET_PIECES each, whose width goes to all
-    tasks: one number for each partition. A bucket's fetches are spread over `salts`.
+    tasks: one number for each partition. A bucket's fetches are spread over `salts`. Of the pieces that hold an offset
+    and were stored before the fetch, the latest counts.
     """
-    key = ("boot", "of", "partition")
+    key = ["boot", "of", "partition"]
     widths = segments.groupBy(*key).agg(
         F.greatest(
             F.lit(1), F.ceil(BUCKET_PIECES * (F.max("to") - F.min("from")) / F.count("*"))
         ).alias("width")
     )
-    spread = F.explode(F.sequence(F.lit(0), F.lit(salts - 1)))
-    buckets = (
-        segments.join(F.broadcast(widths), [*key])
-        .withColumn(
-            "bucket",
-            F.explode(
-                F.sequence(
-                    F.floor(F.col("from") / F.col("width")),
-                    F.floor((F.col("to") - 1) / F.col("width")),
-                )
-            ),
-        )
-        .withColumn("salt", spread)
-        .groupBy(*_PLACE)
-        .agg(
-            F.collect_list(F.struct("from", "to", "low", "lowTo", "high", "highTo")).alias("pieces")
-        )
+    first, last = (
+        F.floor(F.col("from") / F.col("width")),
+        F.floor((F.col("to") - 1) / F.col("width")),
     )
-    places = asked.join(F.broadcast(widths), [*key], "left").withColumns(
-        {
-            "bucket": F.floor(F.col("offset") / F.col("width")),
-            "salt": F.pmod(F.xxhash64("connection", "ts", "offset"), F.lit(salts)).cast("int"),
-        }
+    pieces = (
+        segments.join(F.broadcast(widths), key)
+        .select(
+            _place_of().alias("place"),
+            *("from", "to", "low", "lowTo", "high", "highTo"),
+            F.explode(F.sequence(first, last)).alias("bucket"),
+        )
+        .withColumn("salt", F.explode(F.sequence(F.lit(0), F.lit(salts - 1))))
     )
-    found = places.join(buckets, list(_PLACE), "left").withColumn("piece", _latest_before())
+    places = asked.join(F.broadcast(widths), key, "left").select(
+        F.monotonically_increasing_id().alias("row"),
+        F.struct(*CARRIED).alias("asked"),
+        *("offset", "admittedBytes"),
+        _place_of().alias("place"),
+        F.floor(F.col("offset") / F.col("width")).alias("bucket"),
+        F.pmod(F.xxhash64("ts", "offset"), F.lit(salts)).cast("int").alias("salt"),
+    )
+    is_held = (F.col("from") <= F.col("offset")) & (F.col("to") > F.col("offset"))
+    same = [places[name] == pieces[name] for name in ("place", "bucket", "salt")]
+    is_before = _clock_at("low") < F.col("admittedBytes")
+    met = places.join(pieces, [*same, is_held, is_before], "left")
+    clocks = F.when(
+        F.col("from").isNotNull(),
+        F.struct(_clock_at("high").alias("high"), _clock_at("low").alias("low")),
+    )
+    found = (
+        met.select("row", "asked", clocks.alias("clocks"))
+        .groupBy("row")
+        .agg(F.first("asked").alias("asked"), F.max("clocks").alias("piece"))
+        .select("asked.*", "piece")
+    )
     known = asked.sparkSession.createDataFrame(
         starts or [LogStart("", 0, False)], "boot string, startClock long, isWhole boolean"
     )
     judged = found.join(F.broadcast(known), "boot", "left").withColumns(_bounds())
-    return judged.drop("width", "bucket", "salt", "pieces", "piece", "startClock", "isWhole")
+    return judged.select(*CARRIED, "kind", "least", "most")
 
 
-def _latest_before() -> Column:
-    """The clock (`low` and `high`) of the piece that holds the offset and was stored last before the fetch; null:
-    none.
+def _place_of() -> Column:
+    return F.xxhash64("boot", "of", "partition")
+
+
+def _clock_at(side: str) -> Column:
+    """The clock at the offset: between the piece's ends, by share. What is divided is no more than a cache's
+    turnover.
     """
-
-    def at(piece: Column, began: str, ended: str) -> Column:
-        """Between the ends, by share; what is divided is no more than a cache's turnover."""
-        share = (F.col("offset") - piece["from"]) / (piece["to"] - piece["from"])
-        return piece[began] + F.floor((piece[ended] - piece[began]) * share)
-
-    holding = F.filter(
-        F.col("pieces"),
-        lambda piece: (piece["from"] <= F.col("offset")) & (piece["to"] > F.col("offset")),
-    )
-    clocks = F.transform(
-        holding,
-        lambda piece: F.struct(
-            at(piece, "high", "highTo").alias("high"), at(piece, "low", "lowTo").alias("low")
-        ),
-    )
-    before = F.filter(clocks, lambda clock: clock["low"] < F.col("admittedBytes"))
-    return F.array_max(before)
+    share = (F.col("offset") - F.col("from")) / (F.col("to") - F.col("from"))
+    return F.col(side) + F.floor((F.col(f"{side}To") - F.col(side)) * share)
 
 
 def _bounds() -> dict[str, Column]:

@@ -269,32 +269,21 @@ def latency(fetches: DataFrame) -> DataFrame:
     """Percentiles (see `_step_of`) and maxima of totalMs and waitMs of fetches that carried bytes. Equal times are
     counted first: there are some thousands of them, however long the log is.
     """
-    times = ("totalMs", "waitMs")
-    measured = F.array(
-        *(
-            F.struct(
-                F.lit(time).alias("of"), _step_of(time).alias("micros"), F.col(time).alias("ms")
-            )
-            for time in times
-        )
+    carried = fetches.where(F.col("bytes") > 0)
+    total, wait = (_rank_times(carried, time) for time in ("totalMs", "waitMs"))
+    return total.join(wait.drop("partitions"), "result")
+
+
+def _rank_times(carried: DataFrame, time: str) -> DataFrame:
+    counted = carried.groupBy("result", _step_of(time).alias("micros")).agg(
+        F.count("*").alias("partitions"), F.max(time).alias("most")
     )
-    counted = (
-        fetches.where(F.col("bytes") > 0)
-        .select("result", F.explode(measured).alias("one"))
-        .groupBy("result", "one.of", "one.micros")
-        .agg(F.count("*").alias("partitions"), F.max("one.ms").alias("most"))
-    )
-    columns = [F.max("partitions").alias("partitions")]
-    ranked = counted.groupBy("result", "of").agg(
+    ranks = F.percentile("micros", list(_PERCENTILES.values()), F.col("partitions"))
+    return counted.groupBy("result").agg(
         F.sum("partitions").alias("partitions"),
-        F.percentile("micros", list(_PERCENTILES.values()), F.col("partitions")).alias("ranks"),
-        F.max("most").alias("most"),
+        *_name_ranks(ranks, time, _PERCENTILES),
+        F.max("most").alias(f"{time}_max"),
     )
-    for time in times:
-        ranks = F.max(F.when(F.col("of") == time, F.col("ranks")))
-        columns += _name_ranks(ranks, time, _PERCENTILES)
-        columns.append(F.max(F.when(F.col("of") == time, F.col("most"))).alias(f"{time}_max"))
-    return ranked.groupBy("result").agg(*columns)
 
 
 def delays(fetches: DataFrame, *keys: str) -> DataFrame:
@@ -323,15 +312,15 @@ def _name_ranks(ranks: Column, field: str, shares: Mapping[str, float]) -> list[
 
 
 def _step_of(field: str) -> Column:
-    """A time in ms as microseconds, rounded down to four digits. Whole numbers, so that no sum depends on the order of
-    the lines; digits bound how many different ones there are.
+    """A time in ms as microseconds, rounded down to four digits, and to ten seconds above a day. Whole numbers, so that
+    no sum depends on the order of the lines; digits bound how many different ones there are.
     """
     micros = _micros(field)
     stepped = F.when(micros < 10_000, micros)
-    for power in range(1, 12):
+    for power in range(1, 7):
         step = 10**power
         stepped = stepped.when(micros < 10_000 * step, micros - micros % step)
-    return stepped.otherwise(micros - micros % 10**12)
+    return stepped.otherwise(micros - micros % 10**7)
 
 
 def _micros(field: str) -> Column:
