@@ -24,13 +24,15 @@ from pyspark.sql import functions as F
 
 from spark_audit.tables import is_observed
 
+AGES_SINCE: Final = 3
+"""The version from which on hits say their age, the batch itself included."""
 DATED, NEVER, UNKNOWN = "dated", "never", "unknown"
 LEAST_BATCH_BYTES: Final = 61
 """The shortest batch: a head without records (DefaultRecordBatch.RECORD_BATCH_OVERHEAD)."""
 BUCKET_PIECES: Final = 4
 """Pieces of runs in a bucket of offsets, on average: fewer would be copied into more buckets each."""
 SALTED_ROWS: Final = 2_000_000
-"""Fetches for each salt: so many at one place of one partition may be one task's."""
+"""Joined fetches for each salt, which copies all pieces: so many at one place of a partition may be one task's."""
 SALTS_MAX: Final = 64
 CARRIED: Final = (
     *("boot", "v", "ts", "topic", "partition", "offset", "result", "wouldHit", "bytes"),
@@ -60,13 +62,13 @@ def _judge_start(row: Mapping[str, Any]) -> LogStart:
     clock, first = row["clockFirst"] or 0, row["sequenceFirst"] or 0
     files = (row["sequenceLast"] or 0) - first + 1
     is_gapless = first > 0 and row["sequences"] == files and not row["droppedLines"]
-    has_all = is_gapless and first == 1 and (row["schemaVersion"] < 3 or clock == 0)
+    has_all = is_gapless and first == 1 and (row["schemaVersion"] < AGES_SINCE or clock == 0)
     return LogStart(row["boot"], clock if is_gapless else 0, has_all)
 
 
-def plan_salts(fetch_lines: int) -> int:
-    """Into how many parts the fetches of one place are cut."""
-    return min(SALTS_MAX, max(1, math.ceil(fetch_lines / SALTED_ROWS)))
+def plan_salts(fetches: int) -> int:
+    """Into how many parts the fetches of one place are cut, where so many are joined."""
+    return min(SALTS_MAX, max(1, math.ceil(fetches / SALTED_ROWS)))
 
 
 def build_ages(
@@ -79,7 +81,7 @@ def build_ages(
         (F.col("result").isin("hit", "miss") | is_observed()) & (F.col("bytes") > 0)
     ).withColumn("of", F.coalesce("topicId", "topic"))
     is_said = (
-        (F.col("v") >= 3)
+        (F.col("v") >= AGES_SINCE)
         & F.col("ageBytes").isNotNull()
         & ((F.col("result") == "hit") | (F.coalesce("wouldHit", F.lit(0)) > 0))
     )
@@ -227,7 +229,7 @@ def _bounds() -> dict[str, Column]:
     """`kind`, `least` and `most` of a fetch that was joined. What a fetch line of version 1 or 2 says leaves its first
     batch out, which is as short as a head or as long as the fetch.
     """
-    is_new, age = F.col("v") >= 3, F.col("ageBytes")
+    is_new, age = F.col("v") >= AGES_SINCE, F.col("ageBytes")
     has_piece = F.col("piece").isNotNull()
     is_hit = (F.col("result") == "hit") | (F.coalesce("wouldHit", F.lit(0)) > 0)
     now, least_batch = F.col("admittedBytes"), F.lit(LEAST_BATCH_BYTES)

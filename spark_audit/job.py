@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from metrics.access_log_schema import EMPTY_INTERVAL_MS
 from spark_audit import tables
-from spark_audit.ages import build_ages, build_segments, find_log_starts, plan_salts
+from spark_audit.ages import AGES_SINCE, build_ages, build_segments, find_log_starts, plan_salts
 from spark_audit.brokers import join_brokers
 from spark_audit.calibration import Calibration, calibrate
 from spark_audit.diagnosis import (
@@ -196,8 +196,9 @@ def _compute(
     totals = _rows(written["totals"].orderBy("result", F.desc("bytes"), "reason"))
     say("computing the sizing curve")
     topics = _top(written["by_topic"], "topic")
+    salts = plan_salts(_count_asked(boots, totals))
     (sizing, topic_sizing, _), what_if = _build_curves(
-        lines, boots, cache_size_bytes, [row["topic"] for row in topics]
+        lines, boots, cache_size_bytes, [row["topic"] for row in topics], salts
     )
     _write_curve(spark, sizing, f"{to_uri(request.out)}/tables")
     reconciliations = _reconcile(
@@ -344,15 +345,27 @@ def _write_tables(
         return dict(zip(planned, pool.map(write, planned), strict=True))
 
 
+def _count_asked(boots: list[TableRow], totals: list[TableRow]) -> int:
+    """At most how many fetches do not say their age themselves, so that they are joined to what was stored. From
+    version 3 on hits do.
+    """
+    if any(boot["schemaVersion"] < AGES_SINCE for boot in boots):
+        return sum(boot["fetchLines"] for boot in boots)
+    return sum(row["partitions"] for row in totals if row["result"] != "hit")
+
+
 def _build_curves(
-    lines: DataFrame, boots: list[TableRow], cache_size_bytes: int | None, topics: list[str]
+    lines: DataFrame,
+    boots: list[TableRow],
+    cache_size_bytes: int | None,
+    topics: list[str],
+    salts: int,
 ) -> tuple[Curves, WhatIf | None]:
     """The sizing curves, and other policies on the same log (None: nothing was stored or read)."""
     fetches, blocks = good_lines(lines, "fetch"), good_lines(lines, "block")
     load = build_load(blocks)
     sizes = {boot["boot"]: boot["cacheSizeBytes"] for boot in boots}
     calibration = calibrate(load.classes, sizes.get(load.boot), load.held_bytes)
-    salts = plan_salts(sum(boot["fetchLines"] for boot in boots))
     segments = build_segments(blocks).persist()
     ages = build_ages(tables.name_topics(fetches), segments, find_log_starts(boots), salts)
     curves = build_curves(ages, calibration, cache_size_bytes, topics, load.boot)
