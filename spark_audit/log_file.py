@@ -20,6 +20,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from metrics.access_log_schema import ROW_TYPES
 from spark_audit.lines import BadLine, GoodRows, ScannedChunk, arrow_type, row_fields, scan_chunk
 from spark_audit.problems import CORRUPT
 
@@ -190,20 +191,26 @@ class _Reading:
             columns = rows.columns
             if not mask.all():
                 columns = {name: one.filter(pa.array(mask)) for name, one in columns.items()}
-            yield self._build_batch(segment, columns, int(mask.sum()), int(day))
+            yield self._build_batch(segment, rows.line_type, columns, int(mask.sum()), int(day))
 
-    def _build_batch(self, segment: _Segment, columns: dict[str, Any], count: int, day: int) -> Any:
+    def _build_batch(
+        self, segment: _Segment, row_type: str, columns: dict[str, Any], count: int, day: int
+    ) -> Any:
+        """All batches of a type have the same columns, whatever version their lines are of."""
         constants = {
             "segment": pa.scalar(self._number << SEGMENT_BITS | segment.number, pa.int64()),
             "date": pa.scalar(str(np.datetime64(day, "D"))),
             "broker": pa.scalar(segment.broker),
             "ingest": pa.scalar(self._ingest),
         }
+        own = {field.name for field in ROW_TYPES[row_type]}
         arrays, fields = [], []
         for one in table_schema():
             column = columns.get(one.name)
             if column is None and one.name in constants:
                 column = pa.repeat(constants[one.name], count)
+            elif column is None and one.name in own:
+                column = pa.nulls(count, one.type)
             elif isinstance(column, pa.ChunkedArray):
                 column = column.combine_chunks()
             if column is not None:

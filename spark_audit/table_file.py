@@ -31,12 +31,13 @@ _PLAIN: Final = frozenset(
 )
 """Columns of which hardly two values are equal: a dictionary would be made and thrown away."""
 
-Key = tuple[str, ...]
+FilePlace = tuple[str, ...]
+"""Values of PARTITIONED_BY."""
 
 
 def pack_files(batches: Iterable[Any]) -> Iterator[Any]:
     """One row for each file: what it is partitioned by, and its bytes without the closing MAGIC."""
-    files: dict[Key, _File] = {}
+    files: dict[FilePlace, _File] = {}
     for batch in batches:
         key = tuple(batch.column(name)[0].as_py() for name in PARTITIONED_BY)
         rows = batch.drop_columns(list(PARTITIONED_BY))
@@ -94,7 +95,7 @@ class _File:
         self._held, self._rows = [], 0
 
 
-def _row_of(key: Key, content: memoryview) -> Any:
+def _row_of(key: FilePlace, content: memoryview) -> Any:
     """Bytes that are no UTF-8, in a column of strings: Spark's text writer takes no other, and copies them as they
     are (TextOutputWriter.write).
     """

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from metrics.access_log_schema import READ_VERSIONS
 from spark_audit import table_file
 from spark_audit.line_table import lines_uri, row_struct
 from spark_audit.log_file import read_file, table_schema
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("packed") / "logs"
-    for boot in ("one", "two"):
-        write_log(directory, boot, rounds=400)
+    for version in READ_VERSIONS:
+        write_log(directory, f"v{version}", rounds=300, version=version)
     return directory
 
 
@@ -63,6 +64,7 @@ def test_files_hold_the_rows_that_were_read_with_the_columns_of_their_type(
         expected.setdefault(key, []).append(batch.drop_columns(list(PARTITIONED_BY)))
     assert files.keys() == expected.keys()
     for key, batches in expected.items():
+        assert len({str(batch.schema) for batch in batches}) == 1, "of all versions"
         assert files[key].equals(pa.Table.from_batches(batches)), key
         assert len(files[key].column_names) < len(table_schema().names) / 2
 
