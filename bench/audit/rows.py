@@ -193,16 +193,25 @@ def _report(broker: int, boot: str, good: dict[str, int], steps: int) -> dict[st
     """What a worker would have said of the one file; see `log_file`."""
     counted = good["fetch"] + good["block"]
     return {
-
-            "path": f"access-{boot}-000001.jsonl.gz",
-            "storedBytes": 1,
-            "segment": 0,
-            "firstLine": 1
-        ,
-        "boot": boot, "sequence": 1, "broker": str(broker), "lines": counted + 1, "logLines": 1,
-        "good": good, "bad": {}, "samples": [], "openedAt": 0, "closedAt": counted,
+        "path": f"access-{boot}-000001.jsonl.gz",
+        "storedBytes": 1,
+        "segment": 0,
+        "firstLine": 1,
+        "boot": boot,
+        "sequence": 1,
+        "broker": str(broker),
+        "lines": counted + 1,
+        "logLines": 1,
+        "good": good,
+        "bad": {},
+        "samples": [],
+        "openedAt": 0,
+        "closedAt": counted,
         **{"dropped" + side: 0 for side in ("First", "Last")},
-        "firstMs": START_MS, "lastMs": START_MS + steps * STEP_MS, "damage": "", "torn": False,
+        "firstMs": START_MS,
+        "lastMs": START_MS + steps * STEP_MS,
+        "damage": "",
+        "torn": False,
     }
 
 
