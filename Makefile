@@ -41,6 +41,9 @@ growth: build tools ## how cost grows with bytes, requests, partitions and conne
 audit-bench: build ## what the audit costs by the lines that it reads, DuckDB beside it; writes bench/results/audit
 	$(BIN)/python -m bench.audit $(AUDIT)
 
+audit-rows: build ## how even the tasks of a report are over synthetic rows; ROWS='--millions 1000' takes hours and 40 GB
+	$(BIN)/python -m bench.audit.rows $(ROWS)
+
 check: lint types ## format, lint, types, import contracts, generated documents
 
 lint: build

@@ -16,20 +16,29 @@ batch: the batch itself is part of it.
 """
 
 import math
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
 
-from pyspark.sql import Column, DataFrame, Row, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from spark_audit.tables import is_observed
 
+AGES_SINCE: Final = 3
+"""The version from which on hits say their age, the batch itself included."""
 DATED, NEVER, UNKNOWN = "dated", "never", "unknown"
 LEAST_BATCH_BYTES: Final = 61
 """The shortest batch: a head without records (DefaultRecordBatch.RECORD_BATCH_OVERHEAD)."""
+BUCKET_PIECES: Final = 4
+"""Pieces of runs in a bucket of offsets, on average: fewer would be copied into more buckets each."""
 SALTED_ROWS: Final = 2_000_000
-"""Fetches for each salt: so many at one place of one partition may be one task's."""
+"""Joined fetches for each salt, which copies all pieces: so many at one place of a partition may be one task's."""
 SALTS_MAX: Final = 64
-_PLACE: Final = ("boot", "of", "partition", "bucket", "salt")
+CARRIED: Final = (
+    *("boot", "v", "ts", "topic", "partition", "offset", "result", "wouldHit", "bytes"),
+    *("ageBytes", "admittedBytes"),
+)
+"""Columns of a fetch that its age is returned with."""
 
 
 class LogStart(NamedTuple):
@@ -42,57 +51,45 @@ class LogStart(NamedTuple):
     is_whole: bool
 
 
-def find_log_starts(lines: DataFrame) -> list[LogStart]:
-    """One for each boot, from all of its good lines; a small job. A log is whole if it begins with the boot's first
-    file, when nothing was stored yet, and neither a file nor a line is missing that its `log` lines count.
+def find_log_starts(boots: Iterable[Mapping[str, Any]]) -> list[LogStart]:
+    """One for each row of `tables.boots`. A log is whole if it begins with the boot's first file, when nothing was
+    stored yet, and neither a file nor a line is missing that its `log` lines count.
     """
-    opened = F.when(F.col("event") == "open", F.col("sequence"))
-    clock = F.least(
-        F.when(F.col("type") == "block", F.coalesce("beganBytes", F.col("admittedBytes"))),
-        F.col("admittedBytes"),
-    )
-    rows = lines.groupBy("boot").agg(
-        F.min(clock).alias("clock"),
-        F.max("v").alias("v"),
-        F.min("sequence").alias("first"),
-        F.max("sequence").alias("last"),
-        F.count_distinct(opened).alias("opened"),
-        F.max("droppedLines").alias("dropped"),
-    )
-    return [_judge_start(row) for row in rows.collect()]
+    return [_judge_start(row) for row in boots]
 
 
-def _judge_start(row: Row) -> LogStart:
-    clock, first = row["clock"] or 0, row["first"] or 0
-    is_gapless = first > 0 and row["opened"] == row["last"] - first + 1 and not row["dropped"]
-    has_all = is_gapless and first == 1 and (row["v"] < 3 or clock == 0)
+def _judge_start(row: Mapping[str, Any]) -> LogStart:
+    clock, first = row["clockFirst"] or 0, row["sequenceFirst"] or 0
+    files = (row["sequenceLast"] or 0) - first + 1
+    is_gapless = first > 0 and row["sequences"] == files and not row["droppedLines"]
+    has_all = is_gapless and first == 1 and (row["schemaVersion"] < AGES_SINCE or clock == 0)
     return LogStart(row["boot"], clock if is_gapless else 0, has_all)
 
 
-def plan_salts(fetch_lines: int) -> int:
-    """Into how many parts the fetches of one place are cut."""
-    return min(SALTS_MAX, max(1, math.ceil(fetch_lines / SALTED_ROWS)))
+def plan_salts(fetches: int) -> int:
+    """Into how many parts the fetches of one place are cut, where so many are joined."""
+    return min(SALTS_MAX, max(1, math.ceil(fetches / SALTED_ROWS)))
 
 
 def build_ages(
     fetches: DataFrame, segments: DataFrame, starts: list[LogStart], salts: int = 1
 ) -> DataFrame:
-    """Fetches that carried records and were hits, misses or observed, with `kind`, `least` and `most`; the other
-    columns are theirs. `segments`: of `build_segments`, read twice and worth caching.
+    """Fetches that carried records and were hits, misses or observed: CARRIED, `kind`, `least` and `most`.
+    `segments`: of `build_segments`, read twice and worth caching.
     """
     served = fetches.where(
         (F.col("result").isin("hit", "miss") | is_observed()) & (F.col("bytes") > 0)
     ).withColumn("of", F.coalesce("topicId", "topic"))
     is_said = (
-        (F.col("v") >= 3)
+        (F.col("v") >= AGES_SINCE)
         & F.col("ageBytes").isNotNull()
         & ((F.col("result") == "hit") | (F.coalesce("wouldHit", F.lit(0)) > 0))
     )
     said = served.where(is_said).withColumns(
         {"kind": F.lit(DATED), "least": F.col("ageBytes"), "most": F.col("ageBytes")}
     )
-    asked = served.where(~is_said)
-    return said.unionByName(_date(asked, segments, starts, salts)).drop("of")
+    dated = _date(served.where(~is_said), segments, starts, salts)
+    return said.select(*dated.columns).unionByName(dated)
 
 
 def build_segments(blocks: DataFrame) -> DataFrame:
@@ -164,74 +161,75 @@ def _estimate(runs: DataFrame) -> DataFrame:
 
 
 def _date(asked: DataFrame, segments: DataFrame, starts: list[LogStart], salts: int) -> DataFrame:
-    """The join. A partition's offsets are cut into as many buckets as it has pieces, so that each holds a few; a
-    bucket's fetches are spread over `salts`.
+    """The join. A partition's offsets are cut into buckets that hold about BUCKET_PIECES each, whose width goes to all
+    tasks: one number for each partition. A bucket's fetches are spread over `salts`. Of the pieces that hold an offset
+    and were stored before the fetch, the latest counts.
     """
-    key = ("boot", "of", "partition")
+    key = ["boot", "of", "partition"]
     widths = segments.groupBy(*key).agg(
-        F.greatest(F.lit(1), F.ceil((F.max("to") - F.min("from")) / F.count("*"))).alias("width")
+        F.greatest(
+            F.lit(1), F.ceil(BUCKET_PIECES * (F.max("to") - F.min("from")) / F.count("*"))
+        ).alias("width")
     )
-    spread = F.explode(F.sequence(F.lit(0), F.lit(salts - 1)))
-    buckets = (
-        segments.join(widths, [*key])
-        .withColumn(
-            "bucket",
-            F.explode(
-                F.sequence(
-                    F.floor(F.col("from") / F.col("width")),
-                    F.floor((F.col("to") - 1) / F.col("width")),
-                )
-            ),
+    first, last = (
+        F.floor(F.col("from") / F.col("width")),
+        F.floor((F.col("to") - 1) / F.col("width")),
+    )
+    pieces = (
+        segments.join(F.broadcast(widths), key)
+        .select(
+            _place_of().alias("place"),
+            *("from", "to", "low", "lowTo", "high", "highTo"),
+            F.explode(F.sequence(first, last)).alias("bucket"),
         )
-        .withColumn("salt", spread)
-        .groupBy(*_PLACE)
-        .agg(
-            F.collect_list(F.struct("from", "to", "low", "lowTo", "high", "highTo")).alias("pieces")
-        )
+        .withColumn("salt", F.explode(F.sequence(F.lit(0), F.lit(salts - 1))))
     )
-    places = asked.join(widths, [*key], "left").withColumns(
-        {
-            "bucket": F.floor(F.col("offset") / F.col("width")),
-            "salt": F.pmod(F.xxhash64("connection", "ts", "offset"), F.lit(salts)).cast("int"),
-        }
+    places = asked.join(F.broadcast(widths), key, "left").select(
+        F.monotonically_increasing_id().alias("row"),
+        F.struct(*CARRIED).alias("asked"),
+        *("offset", "admittedBytes"),
+        _place_of().alias("place"),
+        F.floor(F.col("offset") / F.col("width")).alias("bucket"),
+        F.pmod(F.xxhash64("ts", "offset"), F.lit(salts)).cast("int").alias("salt"),
     )
-    found = places.join(buckets, list(_PLACE), "left").withColumn("piece", _latest_before())
+    is_held = (F.col("from") <= F.col("offset")) & (F.col("to") > F.col("offset"))
+    same = [places[name] == pieces[name] for name in ("place", "bucket", "salt")]
+    is_before = _clock_at("low") < F.col("admittedBytes")
+    met = places.join(pieces, [*same, is_held, is_before], "left")
+    clocks = F.when(
+        F.col("from").isNotNull(),
+        F.struct(_clock_at("high").alias("high"), _clock_at("low").alias("low")),
+    )
+    found = (
+        met.select("row", "asked", clocks.alias("clocks"))
+        .groupBy("row")
+        .agg(F.first("asked").alias("asked"), F.max("clocks").alias("piece"))
+        .select("asked.*", "piece")
+    )
     known = asked.sparkSession.createDataFrame(
         starts or [LogStart("", 0, False)], "boot string, startClock long, isWhole boolean"
     )
     judged = found.join(F.broadcast(known), "boot", "left").withColumns(_bounds())
-    return judged.drop("width", "bucket", "salt", "pieces", "piece", "startClock", "isWhole")
+    return judged.select(*CARRIED, "kind", "least", "most")
 
 
-def _latest_before() -> Column:
-    """The clock (`low` and `high`) of the piece that holds the offset and was stored last before the fetch; null:
-    none.
+def _place_of() -> Column:
+    return F.xxhash64("boot", "of", "partition")
+
+
+def _clock_at(side: str) -> Column:
+    """The clock at the offset: between the piece's ends, by share. What is divided is no more than a cache's
+    turnover.
     """
-
-    def at(piece: Column, began: str, ended: str) -> Column:
-        """Between the ends, by share; what is divided is no more than a cache's turnover."""
-        share = (F.col("offset") - piece["from"]) / (piece["to"] - piece["from"])
-        return piece[began] + F.floor((piece[ended] - piece[began]) * share)
-
-    holding = F.filter(
-        F.col("pieces"),
-        lambda piece: (piece["from"] <= F.col("offset")) & (piece["to"] > F.col("offset")),
-    )
-    clocks = F.transform(
-        holding,
-        lambda piece: F.struct(
-            at(piece, "high", "highTo").alias("high"), at(piece, "low", "lowTo").alias("low")
-        ),
-    )
-    before = F.filter(clocks, lambda clock: clock["low"] < F.col("admittedBytes"))
-    return F.array_max(before)
+    share = (F.col("offset") - F.col("from")) / (F.col("to") - F.col("from"))
+    return F.col(side) + F.floor((F.col(f"{side}To") - F.col(side)) * share)
 
 
 def _bounds() -> dict[str, Column]:
     """`kind`, `least` and `most` of a fetch that was joined. What a fetch line of version 1 or 2 says leaves its first
     batch out, which is as short as a head or as long as the fetch.
     """
-    is_new, age = F.col("v") >= 3, F.col("ageBytes")
+    is_new, age = F.col("v") >= AGES_SINCE, F.col("ageBytes")
     has_piece = F.col("piece").isNotNull()
     is_hit = (F.col("result") == "hit") | (F.coalesce("wouldHit", F.lit(0)) > 0)
     now, least_batch = F.col("admittedBytes"), F.lit(LEAST_BATCH_BYTES)

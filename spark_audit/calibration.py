@@ -10,6 +10,7 @@ filled are reserved whole, others end between two units, and small batches need 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from spark_audit.profile import PartitionClass
@@ -95,7 +96,8 @@ def calibrate(
     return Calibration(kept, factor, size_bytes)
 
 
-def model_held_bytes(size_bytes: int, classes: Sequence[PartitionClass]) -> float:
+@lru_cache(maxsize=4096)
+def model_held_bytes(size_bytes: int, classes: tuple[PartitionClass, ...]) -> float:
     """What the geometry alone says: bytes of batches in a full cache, 0 where nothing is left for them."""
     sections = plan_sections(size_bytes)
     ahead = max(2 * sections.block_max, sections.data // 64)
@@ -114,6 +116,8 @@ def model_held_bytes(size_bytes: int, classes: Sequence[PartitionClass]) -> floa
         has_shared = has_shared or placed.is_shared
     reserved += sections.shared / 2 if has_shared else 0
     by_room = max(0.0, used - min(reserved, used / 2)) / cost
+    if _count_nodes(by_room, classes, total) <= sections.nodes:
+        return by_room
     return min(by_room, _index_bound(sections, classes, total))
 
 
@@ -159,22 +163,27 @@ def _block_bytes(sections: Sections, share: float, length: float) -> int:
 
 
 def _index_bound(sections: Sections, classes: Sequence[PartitionClass], total: int) -> float:
-    """The bytes of batches whose entries fill the index. A partition's leaves are full, but for the two at its ends."""
+    """The bytes of batches whose entries fill the index."""
     low, high = 0.0, float(1 << 60)
     for _ in range(60):
         middle = (low + high) / 2
-        nodes = 0.0
-        for one in classes:
-            entries = middle * one.bytes / total / one.partitions / (one.bytes / one.batches)
-            leaves = entries / LEAF_ENTRIES + min(entries, 1 - 1 / LEAF_ENTRIES)
-            nodes += one.partitions * leaves * (1 + (1 / (INNER_ITEMS - 1) if leaves > 1.5 else 0))
-        if nodes <= sections.nodes:
+        if _count_nodes(middle, classes, total) <= sections.nodes:
             low = middle
         else:
             high = middle
         if high - low < 1024:
             break
     return low
+
+
+def _count_nodes(held_bytes: float, classes: Sequence[PartitionClass], total: int) -> float:
+    """Index nodes for so many bytes of batches. A partition's leaves are full, but for the two at its ends."""
+    nodes = 0.0
+    for one in classes:
+        entries = held_bytes * one.batches / total / one.partitions
+        leaves = entries / LEAF_ENTRIES + min(entries, 1 - 1 / LEAF_ENTRIES)
+        nodes += one.partitions * leaves * (1 + (1 / (INNER_ITEMS - 1) if leaves > 1.5 else 0))
+    return nodes
 
 
 def _clamp(value: int, low: int, high: int) -> int:

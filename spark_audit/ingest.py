@@ -18,11 +18,10 @@ from typing import Any, Final, NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_audit import log_file
+from spark_audit import log_file, table_file
 from spark_audit.ledger import Ledger, build_ledger
 from spark_audit.line_table import (
     DEFAULT_FORMAT,
-    PARTITIONED_BY,
     Commit,
     TableError,
     is_table,
@@ -50,6 +49,9 @@ task's rows files of their own.
 """
 PASSES: Final = 3
 """Jobs that read files, at most: a file that vanished is looked for under its compressed name."""
+_PACKED: Final = ", ".join(
+    f"{name} string" for name in (*table_file.PARTITIONED_BY, table_file.CONTENT)
+)
 _VANISHED: Final = "vanished while it was read"
 
 
@@ -161,7 +163,7 @@ def _append(
     files: Sequence[StoredFile],
     numbers: dict[str, int],
 ) -> None:
-    """One job: stored files in, rows and reports out."""
+    """One job: stored files in, rows and reports out. Of the default format, workers make whole files."""
     _ship_code(spark)
     total = sum(file.size_bytes for file in files)
     session: Any = spark.newSession()
@@ -179,14 +181,22 @@ def _append(
                 data = batch.column(1)[place].as_buffer()
                 yield from log_file.read_file(numbers[path], path, data, name)
 
+    def read_wide(batches: Iterator[Any]) -> Iterator[Any]:
+        return map(table_file.widen, read(batches))
+
+    def read_packed(batches: Iterator[Any]) -> Iterator[Any]:
+        return table_file.pack_files(read(batches))
+
     stored = session.read.format("binaryFile").load([escape_glob(file.uri) for file in files])
-    rows: DataFrame = stored.select("path", "content").mapInArrow(read, row_struct())
-    writer = rows.write.format(data_format).mode("append").partitionBy(*PARTITIONED_BY)
+    named = stored.select("path", "content")
     if data_format == DEFAULT_FORMAT:
-        writer = writer.option("parquet.block.size", str(32 << 20))
+        packed: DataFrame = named.mapInArrow(read_packed, _PACKED)
+        writer = packed.write.format("text").option("lineSep", table_file.MAGIC)
+        writer = writer.option("compression", "none")
     else:
-        writer = writer.option("mergeSchema", "true")
-    writer.save(lines_uri(table))
+        rows: DataFrame = named.mapInArrow(read_wide, row_struct())
+        writer = rows.write.format(data_format).option("mergeSchema", "true")
+    writer.mode("append").partitionBy(*table_file.PARTITIONED_BY).save(lines_uri(table))
 
 
 def _raise_unready(error: Exception) -> None:

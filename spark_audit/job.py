@@ -6,6 +6,7 @@ bounded by TOP rows, WINDOWS windows or a closed set; the findings hold plain va
 """
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -15,7 +16,7 @@ from pyspark.sql import functions as F
 
 from metrics.access_log_schema import EMPTY_INTERVAL_MS
 from spark_audit import tables
-from spark_audit.ages import build_ages, build_segments, find_log_starts, plan_salts
+from spark_audit.ages import AGES_SINCE, build_ages, build_segments, find_log_starts, plan_salts
 from spark_audit.brokers import join_brokers
 from spark_audit.calibration import Calibration, calibrate
 from spark_audit.diagnosis import (
@@ -49,12 +50,14 @@ from spark_audit.reconcile import (
     reconcile_scrape,
 )
 from spark_audit.sections import build_marks, build_sections, read_boot_logs
-from spark_audit.sizing import Sizing, build_sizing
+from spark_audit.sizing import Curves, Sizing, build_curves
 from spark_audit.storage import Store, escape_glob, to_uri
-from spark_audit.what_if.replay import SIZE_STEPS, WhatIf, replay_all
+from spark_audit.what_if.replay import SIZE_STEPS, Trace, WhatIf, replay_all
 from spark_audit.what_if.trace import build_trace
 
 TOP: Final = 15
+WRITERS: Final = 3
+"""Tables that are computed at a time."""
 _SCRATCH: Final = "lines-in-progress"
 """Table of the lines while the report is made; removed afterwards."""
 WINDOWS: Final = 240
@@ -180,32 +183,31 @@ def _compute(
         f"{sum(file.lines for file in files):,} lines, {sum(problems.values()):,} of them unreadable"
         f"; {show_ledger(source.ledger)}"
     )
-    blocks, learned = good_lines(lines, "block"), tables.learn_groups(lines).persist()
-    fetches, empties = (
-        tables.fill_groups(good_lines(lines, of), learned) for of in ("fetch", "empty")
-    )
-    answered = tables.build_answered(fetches, empties)
+    fetches, empties, blocks = (good_lines(lines, of) for of in ("fetch", "empty", "block"))
     window_ms = request.window_ms or plan_window_ms(
         boots[0]["firstMs"],
         max(boot["lastMs"] for boot in boots),
         EMPTY_INTERVAL_MS if any(boot["emptyLines"] for boot in boots) else 0,
     )
     cache_size_bytes = _current_size(request, boots)
-    facts = tables.build_facts(answered, window_ms).persist()
-    planned = _plan_tables(facts, answered, fetches, blocks, window_ms)
-    totals = _rows(tables.totals(facts))
+    facts = _build_facts(fetches, empties, window_ms)
+    planned = _plan_tables(facts, fetches, empties, blocks, window_ms)
     written = _write_tables(spark, planned, f"{to_uri(request.out)}/tables", say)
+    totals = _rows(written["totals"].orderBy("result", F.desc("bytes"), "reason"))
     say("computing the sizing curve")
     topics = _top(written["by_topic"], "topic")
-    sizing, topic_sizing, what_if = _build_curves(
-        lines, boots, cache_size_bytes, [row["topic"] for row in topics]
+    salts = plan_salts(_count_asked(boots, totals))
+    (sizing, topic_sizing, _), what_if = _build_curves(
+        lines, boots, cache_size_bytes, [row["topic"] for row in topics], salts
     )
     _write_curve(spark, sizing, f"{to_uri(request.out)}/tables")
-    reconciliations = _reconcile(request.counters, boots, facts, written["by_section"], lines)
+    reconciliations = _reconcile(
+        request.counters, boots, facts.by_client, written["by_section"], lines
+    )
     scraped = next((one for one in reconciliations if one.source == "scrape"), None)
-    topic_reasons = _list_topic_reasons(facts, totals)
+    topic_reasons = _list_topic_reasons(facts.by_time, totals)
     topic_needs = plan_topic_needs(topic_sizing, cache_size_bytes)
-    total = _rows(tables.hit_ratio(facts))[0]
+    total = _rows(tables.hit_ratio(facts.by_time))[0]
     evidence = Evidence(
         boots=boots,
         total=total,
@@ -223,12 +225,12 @@ def _compute(
         boots=boots,
         window_ms=window_ms,
         total=total,
-        totals=_rows(written["totals"].orderBy("result", F.desc("bytes"), "reason")),
+        totals=totals,
         topics=topics,
         clients=_top(written["by_client"], "clientId"),
         partitions=_top(written["by_partition"], "topic", "partition"),
         topic_reasons=topic_reasons,
-        periods=_list_periods(facts, window_ms, boots),
+        periods=_list_periods(facts.by_time, window_ms, boots),
         windows=_rows(
             written["by_window"].orderBy(F.desc("windowMs")).limit(WINDOWS).orderBy("windowMs")
         ),
@@ -269,24 +271,51 @@ def plan_window_ms(first_ms: int, last_ms: int, least_ms: int = 0) -> int:
     return _WINDOW_SECONDS[-1] * 1000
 
 
+class Facts(NamedTuple):
+    """All answers, summed in three ways (`tables.sum_answered`), each cached: by window, topic, result and reason; by
+    partition and result; by connection, result and reason, with the `learned` groups filled in. Each adds up to the
+    same.
+    """
+
+    by_time: DataFrame
+    by_partition: DataFrame
+    by_client: DataFrame
+    learned: DataFrame
+
+
+def _build_facts(fetches: DataFrame, empties: DataFrame, window_ms: int) -> Facts:
+    answered = tables.build_answered(fetches, empties)
+    places = tables.build_places(fetches, empties)
+    keys = ("boot", "connection", "clientId", "group", "result", "reason")
+    by_client = tables.sum_answered(answered, window_ms, *keys).persist()
+    learned = tables.learn_groups(by_client)
+    return Facts(
+        tables.sum_answered(answered, window_ms, "windowMs", "topic", "result", "reason").persist(),
+        tables.sum_answered(places, window_ms, "topic", "partition", "result").persist(),
+        tables.fill_groups(by_client, learned),
+        learned,
+    )
+
+
 def _plan_tables(
-    facts: DataFrame, answered: DataFrame, fetches: DataFrame, blocks: DataFrame, window_ms: int
+    facts: Facts, fetches: DataFrame, empties: DataFrame, blocks: DataFrame, window_ms: int
 ) -> dict[str, DataFrame]:
     """The tables by name, not computed yet."""
+    by_time, by_client = facts.by_time, facts.by_client
     return {
-        "totals": tables.totals(facts),
-        "by_topic": tables.hit_ratio(facts, "topic"),
-        "by_partition": tables.hit_ratio(facts, "topic", "partition"),
-        "by_client": tables.hit_ratio(facts, "clientId"),
-        "by_window": tables.hit_ratio(facts, "windowMs"),
-        "misses": tables.reasons(facts, "miss", "topic"),
-        "passes": tables.reasons(facts, "pass", "topic"),
-        "by_group": tables.hit_ratio(tables.name_groups(facts), "group"),
-        "by_boot": tables.hit_ratio(facts, "boot"),
-        "by_section": build_sections(answered),
-        "lag_bands": tables.lag_bands(answered),
+        "totals": tables.totals(by_time),
+        "by_partition": tables.hit_ratio(facts.by_partition, "topic", "partition"),
+        "by_client": tables.hit_ratio(by_client, "clientId"),
+        "by_topic": tables.hit_ratio(by_time, "topic"),
+        "by_window": tables.hit_ratio(by_time, "windowMs"),
+        "misses": tables.reasons(by_time, "miss", "topic"),
+        "passes": tables.reasons(by_time, "pass", "topic"),
+        "by_group": tables.hit_ratio(tables.name_groups(by_client), "group"),
+        "by_boot": tables.hit_ratio(by_client, "boot"),
+        "by_section": build_sections(tables.build_answered(fetches, empties)),
+        "lag_bands": tables.lag_bands(tables.build_places(fetches, empties)),
         "lag_times": tables.lag_times(fetches),
-        "laggards": tables.laggards(fetches),
+        "laggards": tables.laggards(fetches, facts.learned),
         "fresh_misses": tables.fresh_misses(fetches),
         "stored": tables.stored(blocks),
         "latency": tables.latency(fetches),
@@ -302,60 +331,64 @@ def _write_tables(
     directory: str,
     say: Callable[[str], None],
 ) -> dict[str, DataFrame]:
-    """Write each table as Parquet and hand it back read from there, so that nothing is computed twice."""
-    written = {}
-    for name, table in planned.items():
-        say(f"table {name}")
+    """Write each table as Parquet and hand it back read from there, so that nothing is computed twice. WRITERS at a
+    time: the driver plans one while workers compute another.
+    """
+
+    def write(name: str) -> DataFrame:
         path = f"{directory}/{name}"
-        table.coalesce(1).write.mode("overwrite").parquet(path)
-        written[name] = spark.read.schema(table.schema).parquet(escape_glob(path))
-    return written
+        planned[name].coalesce(1).write.mode("overwrite").parquet(path)
+        say(f"table {name}")
+        return spark.read.schema(planned[name].schema).parquet(escape_glob(path))
+
+    with ThreadPoolExecutor(WRITERS) as pool:
+        return dict(zip(planned, pool.map(write, planned), strict=True))
+
+
+def _count_asked(boots: list[TableRow], totals: list[TableRow]) -> int:
+    """At most how many fetches do not say their age themselves, so that they are joined to what was stored. From
+    version 3 on hits do.
+    """
+    if any(boot["schemaVersion"] < AGES_SINCE for boot in boots):
+        return sum(boot["fetchLines"] for boot in boots)
+    return sum(row["partitions"] for row in totals if row["result"] != "hit")
 
 
 def _build_curves(
-    lines: DataFrame, boots: list[TableRow], cache_size_bytes: int | None, topics: list[str]
-) -> tuple[Sizing, dict[str, Sizing], WhatIf | None]:
-    """The sizing curve, that of each of `topics`, and other policies on the same log (None: nothing
-    was stored or read).
-    """
+    lines: DataFrame,
+    boots: list[TableRow],
+    cache_size_bytes: int | None,
+    topics: list[str],
+    salts: int,
+) -> tuple[Curves, WhatIf | None]:
+    """The sizing curves, and other policies on the same log (None: nothing was stored or read)."""
     fetches, blocks = good_lines(lines, "fetch"), good_lines(lines, "block")
     load = build_load(blocks)
     sizes = {boot["boot"]: boot["cacheSizeBytes"] for boot in boots}
     calibration = calibrate(load.classes, sizes.get(load.boot), load.held_bytes)
-    starts = find_log_starts(lines)
-    salts = plan_salts(sum(boot["fetchLines"] for boot in boots))
     segments = build_segments(blocks).persist()
-    ages = build_ages(tables.name_topics(fetches), segments, starts, salts)
-    sizing, topic_sizing = build_sizing(ages, calibration, cache_size_bytes, topics)
+    ages = build_ages(tables.name_topics(fetches), segments, find_log_starts(boots), salts)
+    curves = build_curves(ages, calibration, cache_size_bytes, topics, load.boot)
     what_if = None
-    size_bytes = cache_size_bytes or sizing.needed_bytes.get(WHAT_IF_TARGET)
+    size_bytes = cache_size_bytes or curves.whole.needed_bytes.get(WHAT_IF_TARGET)
     if load.boot is not None and size_bytes:
-        what_if = _replay(fetches, blocks, segments, ages, calibration, load.boot, size_bytes)
+        trace = build_trace(fetches, blocks, segments, load.boot)
+        what_if = _replay(trace, curves, calibration, load.boot, size_bytes)
     segments.unpersist()
-    return sizing, topic_sizing, what_if
+    return curves, what_if
 
 
 def _replay(
-    fetches: DataFrame,
-    blocks: DataFrame,
-    segments: DataFrame,
-    ages: DataFrame,
-    calibration: Calibration,
-    boot: str,
-    size_bytes: int,
+    trace: Trace, curves: Curves, calibration: Calibration, boot: str, size_bytes: int
 ) -> WhatIf | None:
     """Other policies on one boot's log, at `size_bytes` and around it. Where the trace is a sample, the exact FIFO of
     this boot corrects it.
     """
-    trace = build_trace(fetches, blocks, segments, boot)
     sizes = [round(step * size_bytes) for step in SIZE_STEPS]
     held = [(size, calibration.held_bytes(size)) for size in sizes]
-    exact: Sizing | None = None
-    if trace.rate < 1:
-        exact, _ = build_sizing(ages.where(F.col("boot") == boot), calibration, None)
 
     def fifo(held_bytes: int) -> float | None:
-        return None if exact is None else exact.hit_ratio(exact.ages.within(held_bytes)[0])
+        return curves.boot.hit_ratio(curves.boot.ages.within(held_bytes)[0])
 
     results = replay_all(trace, held, fifo)
     return WhatIf(boot, len(trace.events), trace.rate, results) if results else None

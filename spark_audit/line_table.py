@@ -21,7 +21,6 @@ from spark_audit.schema import build_line_struct
 from spark_audit.storage import Store, StoredFile, escape_glob
 
 DEFAULT_FORMAT: Final = "parquet"
-PARTITIONED_BY: Final = ("date", "broker", "type", "ingest")
 LAYOUT_VERSION: Final = 1
 _MARKER: Final = "_forebay"
 

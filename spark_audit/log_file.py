@@ -14,11 +14,13 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
+from metrics.access_log_schema import ROW_TYPES
 from spark_audit.lines import BadLine, GoodRows, ScannedChunk, arrow_type, row_fields, scan_chunk
 from spark_audit.problems import CORRUPT
 
@@ -40,6 +42,7 @@ _NAME: Final = re.compile(
 )
 
 
+@cache
 def table_schema() -> Any:
     """The Arrow schema of all rows: the lines' fields, then EXTRA_COLUMNS."""
     fields = [(name, arrow_type(one)) for name, one in row_fields().items()]
@@ -72,7 +75,9 @@ class _Segment:
 def read_file(
     number: int, path: str, data: Any, ingest: str, latest_ms: int | None = None
 ) -> Iterator[Any]:
-    """The batches of one file: its rows, then one of reports. `data`: the stored bytes, a buffer."""
+    """The batches of one file: its rows, each batch of one type and date with the columns that it has, then one of
+    reports. `data`: the stored bytes, a buffer.
+    """
     if latest_ms is None:
         latest_ms = round(time.time() * 1000) + CLOCK_TOLERANCE_MS
     reading = _Reading(number, path, ingest, latest_ms)
@@ -186,26 +191,32 @@ class _Reading:
             columns = rows.columns
             if not mask.all():
                 columns = {name: one.filter(pa.array(mask)) for name, one in columns.items()}
-            yield self._build_batch(segment, columns, int(mask.sum()), int(day))
+            yield self._build_batch(segment, rows.line_type, columns, int(mask.sum()), int(day))
 
-    def _build_batch(self, segment: _Segment, columns: dict[str, Any], count: int, day: int) -> Any:
+    def _build_batch(
+        self, segment: _Segment, row_type: str, columns: dict[str, Any], count: int, day: int
+    ) -> Any:
+        """All batches of a type have the same columns, whatever version their lines are of."""
         constants = {
             "segment": pa.scalar(self._number << SEGMENT_BITS | segment.number, pa.int64()),
             "date": pa.scalar(str(np.datetime64(day, "D"))),
             "broker": pa.scalar(segment.broker),
             "ingest": pa.scalar(self._ingest),
         }
-        arrays = []
+        own = {field.name for field in ROW_TYPES[row_type]}
+        arrays, fields = [], []
         for one in table_schema():
             column = columns.get(one.name)
             if column is None and one.name in constants:
                 column = pa.repeat(constants[one.name], count)
-            elif column is None:
+            elif column is None and one.name in own:
                 column = pa.nulls(count, one.type)
             elif isinstance(column, pa.ChunkedArray):
                 column = column.combine_chunks()
-            arrays.append(column)
-        return pa.record_batch(arrays, schema=table_schema())
+            if column is not None:
+                arrays.append(column)
+                fields.append(one)
+        return pa.record_batch(arrays, schema=pa.schema(fields))
 
     def build_reports(self, state: _Damage, stored_bytes: int) -> Any:
         """A batch with one row for each segment."""
@@ -248,13 +259,14 @@ class _Reading:
             "broker": UNKNOWN_BROKER,
             "ingest": self._ingest,
         }
+        fields = [one for one in table_schema() if one.name in (*text, "report")]
         arrays = [
             pa.array(reports)
             if one.name == "report"
-            else pa.array([text.get(one.name)] * count, one.type)
-            for one in table_schema()
+            else pa.array([text[one.name]] * count, one.type)
+            for one in fields
         ]
-        return pa.record_batch(arrays, schema=table_schema())
+        return pa.record_batch(arrays, schema=pa.schema(fields))
 
 
 def _note_event(segment: _Segment, line: dict[str, Any]) -> None:

@@ -13,9 +13,10 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from pyspark.sql import Column, DataFrame, Row
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from spark_audit.ages import DATED, NEVER, UNKNOWN
@@ -165,55 +166,76 @@ def plan_sizes(
     return tuple(sorted(sizes))
 
 
-def build_sizing(
-    ages: DataFrame, calibration: Calibration, current_bytes: int | None, topics: Sequence[str] = ()
-) -> tuple[Sizing, dict[str, Sizing]]:
-    """The curve of all that was fetched, and one for each of `topics` (at most a page of them): what it would hit of
-    that topic in a cache that all share. One job over `ages`.
+class Curves(NamedTuple):
+    """The curve of all that was fetched; of each topic that was asked for, by name: what a cache that all share would
+    hit of it; and of one boot.
     """
+
+    whole: Sizing
+    topics: dict[str, Sizing]
+    boot: Sizing
+
+
+def build_curves(
+    ages: DataFrame,
+    calibration: Calibration,
+    current_bytes: int | None,
+    topics: Sequence[str] = (),
+    boot: str | None = None,
+) -> Curves:
+    """One job over `ages`. `topics`: at most a page of them; `boot` None: the curve of the boot is of nothing."""
     topic = F.when(F.col("topic").isin(*topics), F.col("topic")) if topics else F.lit(None)
-    sums = [
-        _sum(row, row["topic"])
-        for row in _group(ages.withColumn("topic", topic.cast("string"))).collect()
-    ]
-    by_topic = {name: [one for one in sums if one.topic == name] for name in topics}
-    return (
+    marked = ages.withColumns(
+        {"topic": topic.cast("string"), "isAsked": F.col("boot").eqNullSafe(F.lit(boot))}
+    )
+    sums = _group(marked).toArrow()
+    return Curves(
         _fit(sums, calibration, current_bytes),
-        {name: _fit(kept, calibration, current_bytes) for name, kept in by_topic.items()},
+        {
+            name: _fit(sums.filter(pc.equal(sums["topic"], name)), calibration, current_bytes)
+            for name in topics
+        },
+        _fit(sums.filter(sums["isAsked"]), calibration, None),
     )
 
 
-class _AgeSum(NamedTuple):
-    """`of`: most or least, with a bucket; or a kind, without one."""
-
-    topic: str | None
-    of: str
-    bucket: Bucket
-
-
 def _group(ages: DataFrame) -> DataFrame:
-    """Bytes and number by kind, and by buckets of `most` and of `least`; combined before anything is shuffled."""
-    entries = [
-        F.struct(
-            F.col("kind").alias("of"), F.lit(-1).alias("bucket"), F.lit(0).cast("long").alias("age")
-        ),
-        *(
-            F.struct(
-                F.lit(of).alias("of"), _bucket_of(F.col(of)).alias("bucket"), F.col(of).alias("age")
-            )
-            for of in (_MOST, _LEAST)
-        ),
-    ]
-    entry = ages.select("topic", "bytes", F.explode(F.array(*entries)).alias("one"))
-    return (
-        entry.where(F.col("one.age").isNotNull())
-        .groupBy("topic", "one.of", "one.bucket")
+    """Bytes and number by kind (`bucket` -1), and by buckets of `most` and of `least`. Rows that are in the same
+    buckets are added up before they are looked at in three ways.
+    """
+    buckets = {of: _bucket_of(F.col(of)).alias(f"{of}Bucket") for of in (_MOST, _LEAST)}
+    summed = (
+        ages.select("topic", "isAsked", "kind", "bytes", _MOST, _LEAST, *buckets.values())
+        .groupBy("topic", "isAsked", "kind", "mostBucket", "leastBucket")
         .agg(
-            F.min("one.age").alias("least"),
-            F.max("one.age").alias("most"),
+            *(of(name).alias(f"{name}_{of.__name__}") for name in buckets for of in (F.min, F.max)),
             F.sum("bytes").alias("bytes"),
             F.count("*").alias("partitions"),
         )
+    )
+    none = F.lit(0).cast("long")
+    entries = [_entry(F.col("kind"), F.lit(-1), none, none)]
+    for name in buckets:
+        bucket = F.col(f"{name}Bucket")
+        entries.append(_entry(F.lit(name), bucket, F.col(f"{name}_min"), F.col(f"{name}_max")))
+    entry = summed.select(
+        "topic", "isAsked", "bytes", "partitions", F.explode(F.array(*entries)).alias("one")
+    )
+    return (
+        entry.where(F.col("one.least").isNotNull())
+        .groupBy("topic", "isAsked", "one.of", "one.bucket")
+        .agg(
+            F.min("one.least").alias("least"),
+            F.max("one.most").alias("most"),
+            F.sum("bytes").alias("bytes"),
+            F.sum("partitions").alias("partitions"),
+        )
+    )
+
+
+def _entry(of: Column, bucket: Column, least: Column, most: Column) -> Column:
+    return F.struct(
+        of.alias("of"), bucket.alias("bucket"), least.alias("least"), most.alias("most")
     )
 
 
@@ -221,18 +243,15 @@ def _bucket_of(age: Column) -> Column:
     return F.floor(F.log2(F.greatest(age, F.lit(1))) * BUCKETS_A_DOUBLING).cast("int")
 
 
-def _sum(row: Row, topic: str | None) -> _AgeSum:
-    bucket = Bucket(row["least"], row["most"], row["bytes"], row["partitions"])
-    return _AgeSum(topic, row["of"], bucket)
-
-
-def _fit(sums: list[_AgeSum], calibration: Calibration, current_bytes: int | None) -> Sizing:
-    most = Ages(one.bucket for one in sums if one.of == _MOST)
-    possible = Ages(one.bucket for one in sums if one.of == _LEAST)
-    totals = {
-        kind: [sum(one.bucket[place] for one in sums if one.of == kind) for place in (2, 3)]
-        for kind in (DATED, NEVER, UNKNOWN)
-    }
+def _fit(sums: Any, calibration: Calibration, current_bytes: int | None) -> Sizing:
+    """`sums`: an Arrow table with rows of `_group`, of any topics and boots."""
+    most, possible = (
+        Ages(_list_buckets(sums.filter(pc.equal(sums["of"], of)))) for of in (_MOST, _LEAST)
+    )
+    totals = {}
+    for kind in (DATED, NEVER, UNKNOWN):
+        rows = sums.filter(pc.equal(sums["of"], kind))
+        totals[kind] = [pc.sum(rows[name]).as_py() or 0 for name in ("bytes", "partitions")]
     sizes = plan_sizes(most.greatest, current_bytes, calibration)
     total_bytes = sum(total[0] for total in totals.values())
     return Sizing(
@@ -248,6 +267,14 @@ def _fit(sums: list[_AgeSum], calibration: Calibration, current_bytes: int | Non
         ages=most,
         possible=possible,
     )
+
+
+def _list_buckets(rows: Any) -> list[Bucket]:
+    """One for each bucket, whatever topics and boots its rows are of."""
+    sides = [("least", "min"), ("most", "max"), ("bytes", "sum"), ("partitions", "sum")]
+    merged = rows.group_by("bucket").aggregate(sides)
+    columns = [merged[f"{name}_{of}"].to_pylist() for name, of in sides]
+    return [Bucket(*values) for values in zip(*columns, strict=True)]
 
 
 def _point(size_bytes: int, calibration: Calibration, most: Ages, possible: Ages) -> CurvePoint:

@@ -46,45 +46,60 @@ cache of 80 GB holds so much of 170 MB/s, and reads further behind are of the di
 """
 CLOCK_SKEW_MS = 60_000
 """A time stamp that is later than the response by more is no age: producers set it as they like (CreateTime)."""
+_ALIKE = (
+    *("boot", "section", "ts", "connection", "listener", "clientId", "group", "topic", "topicId"),
+    *("result", "reason"),
+)
 _DELAY_PERCENTILES = {"p50": 0.5, "p95": 0.95}
 _PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
 
 
 def build_answered(fetches: DataFrame, empties: DataFrame) -> DataFrame:
-    """Partitions of responses from both types of line: each row stands for `partitions` of them, alike in all
-    columns; `emptyPartitions` of them had no records.
+    """A row for each line about a response, of both types: it stands for `partitions` of them, alike in all columns;
+    `emptyPartitions` of them had no records.
     """
-    who = ("listener", "clientId", "group", "topic", "topicId")
-    alike = ("boot", "section", "ts", *who, "result", "reason")
-    lines = fetches.select(
-        *alike,
-        "partition",
-        "lag",
-        "bytes",
-        "wouldHit",
-        F.lit(1).cast("long").alias("partitions"),
-        F.when(F.col("bytes") == 0, 1).otherwise(0).cast("long").alias("emptyPartitions"),
+    lines = fetches.select(*_ALIKE, "bytes", "wouldHit", *_one_partition())
+    sums = empties.select(
+        *_ALIKE, *_nothing(), "partitions", F.col("partitions").alias("emptyPartitions")
     )
-    counts = empties.select(*alike, F.explode("counts").alias("count"))
+    return lines.unionByName(sums)
+
+
+def build_places(fetches: DataFrame, empties: DataFrame) -> DataFrame:
+    """The same by `partition` and `lag`: an empty line is as many rows as it names partitions at a lag."""
+    lines = fetches.select(*_ALIKE, "partition", "lag", "bytes", "wouldHit", *_one_partition())
+    counts = empties.select(*_ALIKE, F.explode("counts").alias("count"))
     sums = counts.select(
-        *alike,
+        *_ALIKE,
         F.explode("count.partitions").alias("partition"),
         F.col("count.lag").alias("lag"),
-        F.lit(0).cast("long").alias("bytes"),
-        F.lit(None).cast("long").alias("wouldHit"),
+        *_nothing(),
         F.col("count.responses").alias("partitions"),
         F.col("count.responses").alias("emptyPartitions"),
     )
     return lines.unionByName(sums)
 
 
-def learn_groups(lines: DataFrame) -> DataFrame:
-    """Connections of which some lines name a group and others none, with that group: a connection that a new Forebay
+def _one_partition() -> list[Column]:
+    is_empty = F.when(F.col("bytes") == 0, 1).otherwise(0)
+    return [
+        F.lit(1).cast("long").alias("partitions"),
+        is_empty.cast("long").alias("emptyPartitions"),
+    ]
+
+
+def _nothing() -> list[Column]:
+    """Bytes of what was answered without records."""
+    return [F.lit(0).cast("long").alias("bytes"), F.lit(None).cast("long").alias("wouldHit")]
+
+
+def learn_groups(answered: DataFrame) -> DataFrame:
+    """Connections of which some rows name a group and others none, with that group: a connection that a new Forebay
     sees first has none until its client's next JoinGroup, OffsetCommit or ConsumerGroupHeartbeat. Small, worth caching.
     """
-    connections = lines.where(F.col("type").isin("fetch", "empty")).groupBy("boot", "connection")
     return (
-        connections.agg(
+        answered.groupBy("boot", "connection")
+        .agg(
             F.min("group").alias("learnedGroup"),
             F.max("group").alias("otherGroup"),
             F.count_if(F.col("group").isNull()).alias("unnamed"),
@@ -95,7 +110,7 @@ def learn_groups(lines: DataFrame) -> DataFrame:
 
 
 def fill_groups(answered: DataFrame, learned: DataFrame) -> DataFrame:
-    """Lines about responses, with the group that their connection had later. `learned`: of `learn_groups`."""
+    """Rows of connections, with the group that each had later. `learned`: of `learn_groups`."""
     joined = answered.join(F.broadcast(learned), ["boot", "connection"], "left")
     return joined.withColumn("group", F.coalesce("group", "learnedGroup")).drop("learnedGroup")
 
@@ -105,23 +120,23 @@ def name_topics(fetches: DataFrame) -> DataFrame:
     return fetches.withColumn("topic", F.coalesce("topic", "topicId", F.lit(UNKNOWN_TOPIC)))
 
 
-def build_facts(answered: DataFrame, window_ms: int) -> DataFrame:
-    """`answered` summed by everything that the other tables group by: small, worth caching."""
-    return (
-        answered.withColumn("topic", F.coalesce("topic", "topicId", F.lit(UNKNOWN_TOPIC)))
-        .withColumn("clientId", F.coalesce("clientId", F.lit(NO_CLIENT_ID)))
-        .withColumn("windowMs", _window_start(window_ms))
-        .groupBy(
-            *("boot", "windowMs", "listener", "topic", "partition", "clientId", "group"),
-            *("result", "reason"),
-        )
-        .agg(
-            _sum_of("partitions"),
-            _sum_of("emptyPartitions"),
-            _sum_of("bytes"),
-            F.sum(F.when(is_observed(), F.col("bytes")).otherwise(0)).alias("observedBytes"),
-            F.sum(F.coalesce("wouldHit", F.lit(0))).alias("wouldHitBytes"),
-        )
+def sum_answered(answered: DataFrame, window_ms: int, *keys: str) -> DataFrame:
+    """Facts: the measures that `hit_ratio` and `totals` add up, by `keys`. A few such sums over few keys, each in one
+    pass, are smaller and cheaper than one over all keys, which is nearly as long as the log. `windowMs` may be a key.
+    """
+    named = answered.withColumns(
+        {
+            "topic": F.coalesce("topic", "topicId", F.lit(UNKNOWN_TOPIC)),
+            "clientId": F.coalesce("clientId", F.lit(NO_CLIENT_ID)),
+            "windowMs": _window_start(window_ms),
+        }
+    )
+    return named.groupBy(*keys).agg(
+        _sum_of("partitions"),
+        _sum_of("emptyPartitions"),
+        _sum_of("bytes"),
+        F.sum(F.when(is_observed(), F.col("bytes")).otherwise(0)).alias("observedBytes"),
+        F.sum(F.coalesce("wouldHit", F.lit(0))).alias("wouldHitBytes"),
     )
 
 
@@ -177,14 +192,14 @@ def reasons(facts: DataFrame, result: str, *keys: str) -> DataFrame:
     return totals(facts.where(F.col("result") == result), *keys).drop("result")
 
 
-def lag_bands(answered: DataFrame) -> DataFrame:
+def lag_bands(places: DataFrame) -> DataFrame:
     """Hit ratio by how far behind the high watermark the fetch began; `bandIndex` orders the bands."""
     index = F.when(F.col("lag").isNull(), len(LAG_BANDS))
     name = F.when(F.col("lag").isNull(), UNKNOWN_LAG)
     for number, (below, label) in enumerate(LAG_BANDS):
         index = index.when(F.col("lag") < below, number)
         name = name.when(F.col("lag") < below, label)
-    banded = answered.withColumns({"bandIndex": index, "band": name})
+    banded = places.withColumns({"bandIndex": index, "band": name})
     counted = banded.withColumns(
         {
             "observedBytes": F.when(is_observed(), F.col("bytes")).otherwise(0),
@@ -218,11 +233,13 @@ def lag_times(fetches: DataFrame) -> DataFrame:
     return hit_ratio(carried, "bandIndex", "band")
 
 
-def laggards(fetches: DataFrame) -> DataFrame:
-    """Bytes read further behind than LAGGARD_MS from the broker, by topic, client id and group, and how far at most."""
+def laggards(fetches: DataFrame, learned: DataFrame) -> DataFrame:
+    """Bytes read further behind than LAGGARD_MS from the broker, by topic, client id and group, and how far at most.
+    `learned`: of `learn_groups`.
+    """
     lag_ms = F.col("ts") - F.col("timestamp")
     behind = (
-        fetches.where((lag_ms >= LAGGARD_MS) & (F.col("result") != "hit"))
+        fill_groups(fetches.where((lag_ms >= LAGGARD_MS) & (F.col("result") != "hit")), learned)
         .withColumn("topic", F.coalesce("topic", "topicId", F.lit(UNKNOWN_TOPIC)))
         .withColumn("clientId", F.coalesce("clientId", F.lit(NO_CLIENT_ID)))
         .withColumn("group", F.coalesce("group", F.lit(NO_GROUP)))
@@ -249,12 +266,24 @@ def stored(blocks: DataFrame) -> DataFrame:
 
 
 def latency(fetches: DataFrame) -> DataFrame:
-    """Percentiles (see `_percentiles`) and maxima of totalMs and waitMs of fetches that carried bytes."""
-    columns = [F.count("*").alias("partitions")]
-    for field in ("totalMs", "waitMs"):
-        columns += _percentiles(field, _PERCENTILES)
-        columns.append(F.max(field).alias(f"{field}_max"))
-    return fetches.where(F.col("bytes") > 0).groupBy("result").agg(*columns)
+    """Percentiles (see `_step_of`) and maxima of totalMs and waitMs of fetches that carried bytes. Equal times are
+    counted first: there are some thousands of them, however long the log is.
+    """
+    carried = fetches.where(F.col("bytes") > 0)
+    total, wait = (_rank_times(carried, time) for time in ("totalMs", "waitMs"))
+    return total.join(wait.drop("partitions"), "result")
+
+
+def _rank_times(carried: DataFrame, time: str) -> DataFrame:
+    counted = carried.groupBy("result", _step_of(time).alias("micros")).agg(
+        F.count("*").alias("partitions"), F.max(time).alias("most")
+    )
+    ranks = F.percentile("micros", list(_PERCENTILES.values()), F.col("partitions"))
+    return counted.groupBy("result").agg(
+        F.sum("partitions").alias("partitions"),
+        *_name_ranks(ranks, time, _PERCENTILES),
+        F.max("most").alias(f"{time}_max"),
+    )
 
 
 def delays(fetches: DataFrame, *keys: str) -> DataFrame:
@@ -274,15 +303,24 @@ def delays(fetches: DataFrame, *keys: str) -> DataFrame:
 
 
 def _percentiles(field: str, shares: Mapping[str, float]) -> list[Column]:
-    """Percentiles of a time in ms, to four digits, rounded down. Times are counted in microseconds, so that the result
-    does not depend on the order of the lines; digits bound how many counts there are.
+    """Percentiles of a time in ms, to four digits, rounded down."""
+    return _name_ranks(F.percentile(_step_of(field), list(shares.values())), field, shares)
+
+
+def _name_ranks(ranks: Column, field: str, shares: Mapping[str, float]) -> list[Column]:
+    return [(ranks[number] / 1000).alias(f"{field}_{name}") for number, name in enumerate(shares)]
+
+
+def _step_of(field: str) -> Column:
+    """A time in ms as microseconds, rounded down to four digits, and to ten seconds above a day. Whole numbers, so that
+    no sum depends on the order of the lines; digits bound how many different ones there are.
     """
     micros = _micros(field)
-    step = F.greatest(
-        F.pow(F.lit(10), F.floor(F.log10(F.greatest(micros, F.lit(1)))) - 3), F.lit(1)
-    )
-    ranks = F.percentile((F.floor(micros / step) * step).cast("long"), list(shares.values()))
-    return [(ranks[number] / 1000).alias(f"{field}_{name}") for number, name in enumerate(shares)]
+    stepped = F.when(micros < 10_000, micros)
+    for power in range(1, 7):
+        step = 10**power
+        stepped = stepped.when(micros < 10_000 * step, micros - micros % step)
+    return stepped.otherwise(micros - micros % 10**7)
 
 
 def _micros(field: str) -> Column:
@@ -299,28 +337,64 @@ def admissions(blocks: DataFrame, window_ms: int) -> DataFrame:
 
 
 def boots(lines: DataFrame) -> DataFrame:
-    """Per boot: version, first and last line, admitted bytes then, the writer's own counts, the cache's size."""
-    return lines.groupBy("boot").agg(
-        F.max("v").alias("schemaVersion"),
-        F.min(F.coalesce("firstMs", "ts")).alias("firstMs"),
-        F.max("ts").alias("lastMs"),
-        F.min("admittedBytes").alias("admittedBytesFirst"),
-        F.max("admittedBytes").alias("admittedBytesLast"),
-        F.max("droppedLines").alias("droppedLines"),
-        F.max("cacheSizeBytes").alias("cacheSizeBytes"),
-        F.max("nodeId").alias("nodeId"),
-        F.max_by("listeners", "sequence").alias("listeners"),
-        F.min_by("upstream", "number").alias("upstreamFirst"),
-        F.max_by("upstream", "number").alias("upstreamLast"),
-        (F.max("leaseLapses") - F.min("leaseLapses")).alias("leaseLapses"),
-        (F.max("producedBytes") - F.min("producedBytes")).alias("producedBytes"),
-        F.count(F.when(F.col("event") == "open", 1)).alias("filesOpened"),
-        F.count(F.when(F.col("event") == "close", 1)).alias("filesClosed"),
-        F.count(F.when(F.col("type") == "fetch", 1)).alias("fetchLines"),
-        F.count(F.when(F.col("type") == "empty", 1)).alias("emptyLines"),
-        F.count(F.when(F.col("type") == "block", 1)).alias("blockLines"),
-        F.count(F.when(F.col("type") == "counters", 1)).alias("countersLines"),
+    """Per boot: version, first and last line, admitted bytes then, the writer's own counts, the cache's size, and what
+    `ages.find_log_starts` needs. Lines about responses are many: what is needed of them is summed first.
+    """
+    is_answer = F.col("type").isin("fetch", "empty")
+    answers = (
+        lines.where(is_answer)
+        .groupBy("boot", "type")
+        .agg(
+            F.max("v").alias("v"),
+            F.min(F.coalesce("firstMs", "ts")).alias("firstMs"),
+            F.max("ts").alias("ts"),
+            F.min("admittedBytes").alias("admittedBytes"),
+            F.max("admittedBytes").alias("admittedBytesLast"),
+            F.count("*").alias("lines"),
+        )
     )
+    others = lines.where(~is_answer).select(
+        *_BOOT_FIELDS, F.col("admittedBytes").alias("admittedBytesLast"), F.lit(1).alias("lines")
+    )
+    began = F.when(F.col("type") == "block", F.coalesce("beganBytes", F.col("admittedBytes")))
+    opened = (F.col("type") == "log") & (F.col("event") == "open")
+    closed = (F.col("type") == "log") & (F.col("event") == "close")
+    return (
+        others.unionByName(answers, allowMissingColumns=True)
+        .groupBy("boot")
+        .agg(
+            F.max("v").alias("schemaVersion"),
+            F.min(F.coalesce("firstMs", "ts")).alias("firstMs"),
+            F.max("ts").alias("lastMs"),
+            F.min("admittedBytes").alias("admittedBytesFirst"),
+            F.max("admittedBytesLast").alias("admittedBytesLast"),
+            F.min(F.least(began, F.col("admittedBytes"))).alias("clockFirst"),
+            F.max("droppedLines").alias("droppedLines"),
+            F.max("cacheSizeBytes").alias("cacheSizeBytes"),
+            F.max("nodeId").alias("nodeId"),
+            F.max_by("listeners", "sequence").alias("listeners"),
+            F.min_by("upstream", "number").alias("upstreamFirst"),
+            F.max_by("upstream", "number").alias("upstreamLast"),
+            (F.max("leaseLapses") - F.min("leaseLapses")).alias("leaseLapses"),
+            (F.max("producedBytes") - F.min("producedBytes")).alias("producedBytes"),
+            F.count(F.when(opened, 1)).alias("filesOpened"),
+            F.count(F.when(closed, 1)).alias("filesClosed"),
+            F.min("sequence").alias("sequenceFirst"),
+            F.max("sequence").alias("sequenceLast"),
+            F.count_distinct(F.when(opened, F.col("sequence"))).alias("sequences"),
+            *(
+                F.sum(F.when(F.col("type") == of, F.col("lines")).otherwise(0)).alias(f"{of}Lines")
+                for of in ("fetch", "empty", "block", "counters")
+            ),
+        )
+    )
+
+
+_BOOT_FIELDS = (
+    *("boot", "type", "v", "ts", "firstMs", "admittedBytes", "beganBytes", "droppedLines"),
+    *("cacheSizeBytes", "nodeId", "listeners", "sequence", "upstream", "number", "leaseLapses"),
+    *("producedBytes", "event"),
+)
 
 
 def _window_start(window_ms: int) -> Column:

@@ -2,7 +2,8 @@
 
 Owns the running of one command at a time and its measuring. Must not know what is run. Invariants: every descendant
 counts, also one whose parent has ended before it (a JVM outlives the Python that started it): this process adopts them
-and waits for all; memory is proportional set size, so that pages that processes share count once.
+and waits for all; one whose parent ignores its end is looked at while it runs; memory is proportional set size, so that
+pages that processes share count once.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
 
 PR_SET_CHILD_SUBREAPER = 36
 LOOK_EVERY_S = 0.25
-_SESSION = 3
-"""Index of the session behind the command in /proc/PID/stat (proc(5))."""
+_SESSION, _USER = 3, 11
+"""Indices of the session and of the user time, the system time next to it, behind the command in /proc/PID/stat
+(proc(5)).
+"""
 
 
 class CommandFailed(RuntimeError):
@@ -55,10 +58,11 @@ def measure(command: Sequence[str], log: Path) -> Cost:
     wall_s = time.monotonic() - began
     _wait_for_session(process.pid)
     _adopt(False)
+    watch.stop()
     cost = Cost(
-        _children_cpu_s() - before_s,
+        max(_children_cpu_s() - before_s, watch.cpu_s),
         wall_s,
-        watch.stop(),
+        watch.peak_bytes,
         stolen.share(ticks, stolen.read_cpu()),
         log.read_text(),
     )
@@ -87,24 +91,39 @@ def _children_cpu_s() -> float:
 
 
 class _Watch:
-    """Looks at the memory of all processes of a session until it is stopped."""
+    """Looks at all processes of a session until it is stopped. Spark's Python workers are children of a process that
+    ignores their end (pyspark/daemon.py), so that the kernel adds their time to nobody's.
+    """
 
     def __init__(self, session: int) -> None:
         self._session = session
-        self._peak_bytes = 0
+        self.peak_bytes = 0
+        self._cpu_s: dict[str, float] = {}
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._look)
         self._thread.start()
 
+    @property
+    def cpu_s(self) -> float:
+        """User and system time of each process when it was last seen, all added up."""
+        return sum(self._cpu_s.values())
+
     def _look(self) -> None:
         while not self._ended.wait(LOOK_EVERY_S):
-            now = sum(map(_resident_bytes, _list_session(self._session)))
-            self._peak_bytes = max(self._peak_bytes, now)
+            seen = _list_session(self._session)
+            self.peak_bytes = max(self.peak_bytes, sum(map(_resident_bytes, seen)))
+            for process in seen:
+                with suppress(OSError):
+                    self._cpu_s[process.name] = _own_cpu_s(process)
 
-    def stop(self) -> int:
+    def stop(self) -> None:
         self._ended.set()
         self._thread.join()
-        return self._peak_bytes
+
+
+def _own_cpu_s(process: Path) -> float:
+    fields = (process / "stat").read_text().rpartition(")")[2].split()
+    return (int(fields[_USER]) + int(fields[_USER + 1])) / os.sysconf("SC_CLK_TCK")
 
 
 def _list_session(session: int) -> list[Path]:

@@ -43,8 +43,10 @@ def build_trace(fetches: DataFrame, blocks: DataFrame, segments: DataFrame, boot
         _sample(_build_reads(read, widths), rate)
     )
     ordered = events.orderBy("clock", "read", "hash", "number")
-    rows = ordered.select("hash", "number", "size", "read").collect()
-    return Trace(list_events(TraceEvent((row[0], row[1]), row[2], row[3]) for row in rows), rate)
+    rows = ordered.select("hash", "number", "size", "read").toArrow()
+    columns = [column.to_pylist() for column in rows.columns]
+    listed = (TraceEvent((of, number), *sizes) for of, number, *sizes in zip(*columns, strict=True))
+    return Trace(list_events(listed), rate)
 
 
 def list_events(events: Iterable[TraceEvent]) -> list[TraceEvent]:

@@ -13,6 +13,7 @@ from bench.audit import report
 from bench.audit.__main__ import BROKERS, write_logs
 from bench.audit.processes import CommandFailed, measure
 from bench.audit.report import AGAIN, FLOOR, INGEST, Point
+from bench.audit.rows import LEAST_MS, LEAST_TASKS, build_page, read_stages
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,6 +33,23 @@ def test_a_descendant_that_outlives_its_parent_counts(tmp_path: Path) -> None:
     assert 0 <= cost.stolen_share <= 1
 
 
+IGNORED = f"""
+import os, signal, subprocess, sys
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+child = os.posix_spawn(sys.executable, [sys.executable, "-c", {BURN.format(cpu_s=1.5)!r}], os.environ)
+try:
+    os.waitpid(child, 0)  # returns once no child is left, with an error: the kernel has reaped it
+except ChildProcessError:
+    pass
+"""
+
+
+def test_a_child_whose_parent_ignores_its_end_counts(tmp_path: Path) -> None:
+    """As Spark's workers are: the kernel adds their time to nobody's. A part of a look's interval may be missing."""
+    cost = measure([sys.executable, "-c", IGNORED], tmp_path / "said")
+    assert cost.cpu_s >= 0.5
+
+
 def test_memory_is_the_most_at_a_look(tmp_path: Path) -> None:
     hold = "held = bytearray(96 << 20)\n" + BURN.format(cpu_s=1.0)
     assert 96 << 20 < measure([sys.executable, "-c", hold], tmp_path / "said").peak_bytes < 1 << 30
@@ -42,14 +60,18 @@ def test_a_command_that_fails_is_an_error_with_what_it_said(tmp_path: Path) -> N
         measure([sys.executable, "-c", "print('why'); raise SystemExit(3)"], tmp_path / "said")
 
 
-def test_logs_have_the_lines_that_they_say(tmp_path: Path) -> None:
-    lines = write_logs(tmp_path / "logs", 4_000, compressed=True)
+def test_logs_have_the_rows_that_they_say(tmp_path: Path) -> None:
+    """A response is a row for each of its partitions."""
+    rows = write_logs(tmp_path / "logs", 4_000, compressed=True)
     texts = [gzip.decompress(path.read_bytes()) for path in (tmp_path / "logs").iterdir()]
     assert len(texts) == BROKERS
-    counted = [line for text in texts for line in text.splitlines() if b'"type":"log"' not in line]
-    assert len(counted) == lines == 4_000
-    last = [json.loads(text.splitlines()[-1]) for text in texts]
-    assert {(one["event"], one["writtenLines"]) for one in last} == {("close", 1_000)}
+    read = [[json.loads(line) for line in text.splitlines()] for text in texts]
+    counted = [line for lines in read for line in lines if line["type"] != "log"]
+    answers = [answer for line in counted for answer in line.get("answers", ())]
+    others = sum("answers" not in line for line in counted)
+    assert others + sum(len(answer["partitions"]) for answer in answers) == rows == 4_000
+    closed = [(lines[-1]["event"], lines[-1]["writtenLines"]) for lines in read]
+    assert closed == [("close", len(lines) - 2) for lines in read]
 
 
 def points() -> list[Point]:
@@ -72,10 +94,33 @@ def test_bars_are_of_the_most_lines(tmp_path: Path) -> None:
     assert [row.split(" | ")[-1] for row in rows] == [
         f"{verdict} |" for verdict in ("BROKEN", "holds", "holds", "BROKEN", "holds", "holds")
     ]
-    assert "6 s" in rows[0] and "10 M lines" in rows[0]
+    assert "6 s" in rows[0] and "10 M rows" in rows[0]
     page = report.build_page(points(), "the command", ["a note"])
     report.write_report(tmp_path, page, points())
     assert report.read_points(tmp_path) == points()
     assert (tmp_path / "audit.png").stat().st_size > 1_000
     text = (tmp_path / "README.md").read_text()
     assert "20.0 + 4.00 for each million" in text and "* a note" in text
+
+
+def test_the_longest_task_is_held_against_its_stage_s_median() -> None:
+    """Stages with few tasks, or tasks of no time, are not judged; failed tasks do not count."""
+    events = []
+
+    def add(stage: int, times_ms: list[int], failed: bool = False) -> None:
+        for time_ms in times_ms:
+            task = {"Launch Time": 5, "Finish Time": 5 + time_ms, "Failed": failed}
+            events.append({"Event": "SparkListenerTaskEnd", "Stage ID": stage, "Task Info": task})
+        info = {"Stage ID": stage, "Stage Name": f"name {stage}"}
+        events.append({"Event": "SparkListenerStageCompleted", "Stage Info": info})
+
+    add(1, [LEAST_MS] * LEAST_TASKS + [3 * LEAST_MS])
+    add(2, [LEAST_MS, 100 * LEAST_MS])
+    add(3, [LEAST_MS // 100] * LEAST_TASKS + [LEAST_MS // 2])
+    add(1, [90 * LEAST_MS], failed=True)
+    page, holds = build_page(read_stages(map(json.dumps, events)))
+    assert holds and "3.00 times its stage's median" in page and "name 2" not in page
+    add(4, [LEAST_MS] * LEAST_TASKS + [4 * LEAST_MS])
+    page, holds = build_page(read_stages(map(json.dumps, events)))
+    assert not holds and "| 4 name 4 | 9 |" in page
+    assert not build_page([])[1], "nothing measured is nothing held"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 from pyspark.sql import functions as F
 
+from spark_audit import tables
 from spark_audit.ages import (
     DATED,
     NEVER,
@@ -155,7 +156,7 @@ def judged(
     rewrite(root / "early", logs / DROPPED, drop)
     rewrite(root / "truncated", logs / AGAIN, store_again)
     lines = read_lines(spark, find_inputs([str(logs)]), root / "table").lines.persist()
-    starts = find_log_starts(lines)
+    starts = find_log_starts(row.asDict() for row in tables.boots(lines).collect())
     fetches, segments = good_lines(lines, "fetch"), build_segments(good_lines(lines, "block"))
     names = ("boot", "v", "ts", "partition", "offset", "result", "kind", "least", "most")
 

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
 
 from spark_audit.commands import report
 from spark_audit.console import EXIT_DONE, EXIT_FAILED, EXIT_NOTHING
@@ -363,7 +362,7 @@ def test_a_failed_job_is_said_in_one_line(
 ) -> None:
     """Nothing is wrong with a file, but the workers' code fails."""
     write_log(tmp_path / WHOLE, WHOLE, rounds=5)
-    monkeypatch.setattr("spark_audit.ingest.row_struct", lambda: StructType([]))
+    monkeypatch.setattr("spark_audit.ingest._PACKED", "date string")
     ended = run_command(tmp_path / WHOLE, tmp_path / "out")
     assert ended.exit_code == EXIT_FAILED and "Traceback" not in ended.said, ended.said
     assert len(ended.said.splitlines()[-1]) > len("forebay audit: ")

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
+from spark_audit import tables
 from spark_audit.ages import DATED, NEVER, UNKNOWN, build_ages, build_segments, find_log_starts
 from spark_audit.calibration import LEAST_SIZE_BYTES, Calibration, calibrate
 from spark_audit.profile import build_load as profile_load
 from spark_audit.reading import find_inputs, good_lines, read_lines
-from spark_audit.sizing import TARGETS, Ages, Bucket, Sizing, build_sizing, plan_sizes
+from spark_audit.sizing import TARGETS, Ages, Bucket, Sizing, build_curves, plan_sizes
 from spark_audit.summary import build_outlook
 from tests.spark_audit.replay import (
     Replayed,
@@ -78,9 +79,9 @@ def audit(
     assert load.has_batches and load.held_bytes == pytest.approx(replayed.held_bytes, rel=0.02)
     calibration = calibrate(load.classes, size_bytes, load.held_bytes)
     segments = build_segments(blocks).persist()
-    starts = find_log_starts(lines)
+    starts = find_log_starts(row.asDict() for row in tables.boots(lines).collect())
     ages = build_ages(good_lines(lines, "fetch"), segments, starts)
-    sizing, _ = build_sizing(ages, calibration, size_bytes)
+    sizing = build_curves(ages, calibration, size_bytes).whole
     lines.unpersist()
     segments.unpersist()
     return Audit(steps, size_bytes, replayed, sizing)
@@ -118,7 +119,7 @@ def test_the_recommended_size_gives_the_promised_ratio_in_the_real_cache(
         assert smaller < needed.hit_ratio < larger
 
 
-COLUMNS = "topic string, bytes long, kind string, least long, most long"
+COLUMNS = "boot string, topic string, bytes long, kind string, least long, most long"
 
 
 def test_an_age_equal_to_the_held_bytes_is_a_hit_and_one_byte_more_a_miss(
@@ -126,8 +127,8 @@ def test_an_age_equal_to_the_held_bytes_is_a_hit_and_one_byte_more_a_miss(
 ) -> None:
     held = EXACT_FIFO.held_bytes(MIB)
     for age, hits in ((held, 1), (held + 1, 0)):
-        rows = [("t", 10, DATED, age, age), ("t", 5, DATED, 2 * held, 2 * held)]
-        sizing, _ = build_sizing(spark.createDataFrame(rows, COLUMNS), EXACT_FIFO, MIB)
+        rows = [("x", "t", 10, DATED, age, age), ("x", "t", 5, DATED, 2 * held, 2 * held)]
+        sizing = build_curves(spark.createDataFrame(rows, COLUMNS), EXACT_FIFO, MIB).whole
         (point,) = [one for one in sizing.points if one.size_bytes == MIB]
         assert point[1:4] == (10 * hits, hits, held)
         assert sizing.hit_ratio(point.hit_bytes) == pytest.approx(hits * 2 / 3)
@@ -135,13 +136,13 @@ def test_an_age_equal_to_the_held_bytes_is_a_hit_and_one_byte_more_a_miss(
 
 def test_nothing_is_called_a_hit_that_is_not_known_to_be(spark: SparkSession) -> None:
     rows = [
-        ("a", 100, DATED, 1_000, 1_000),
-        ("a", 10, DATED, 1_000, 10**9),
-        ("b", 7, NEVER, None, None),
-        ("b", 3, UNKNOWN, 500_000, None),
+        ("x", "a", 100, DATED, 1_000, 1_000),
+        ("y", "a", 10, DATED, 1_000, 10**9),
+        ("x", "b", 7, NEVER, None, None),
+        ("y", "b", 3, UNKNOWN, 500_000, None),
     ]
     ages = spark.createDataFrame(rows, COLUMNS)
-    sizing, topics = build_sizing(ages, EXACT_FIFO, MIB, ["a", "b"])
+    sizing, topics, of_boot = build_curves(ages, EXACT_FIFO, MIB, ["a", "b"], "y")
     assert (sizing.known_bytes, sizing.never_bytes, sizing.unknown_bytes) == (110, 7, 3)
     assert sizing.total_bytes == 120
     smallest, largest = sizing.points[0], sizing.points[-1]
@@ -149,11 +150,12 @@ def test_nothing_is_called_a_hit_that_is_not_known_to_be(spark: SparkSession) ->
     assert (largest.hit_bytes, largest.possible_bytes) == (110, 113)
     assert sizing.find_size(0.9) is not None and sizing.find_size(0.95) is None
     assert topics["a"].total_bytes == 110 and topics["b"].known_bytes == 0
+    assert (of_boot.known_bytes, of_boot.never_bytes, of_boot.unknown_bytes) == (10, 0, 3)
     assert topics["b"].needed == () and topics["b"].hit_ratio(0) == 0
 
 
 def test_the_curve_of_a_log_without_fetches_is_empty(spark: SparkSession) -> None:
-    sizing, _ = build_sizing(spark.createDataFrame([], COLUMNS), EXACT_FIFO, None)
+    sizing = build_curves(spark.createDataFrame([], COLUMNS), EXACT_FIFO, None).whole
     assert sizing.needed_bytes == {} and sizing.hit_ratio(0) is None
     assert {point.hit_bytes for point in sizing.points} == {0}
 

@@ -201,8 +201,9 @@ def versions(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> V
     sum_alone = EMPTY % ("hit", 6, '{"lag":0,"responses":3,"partitions":[1,2]}')
     (logs / "sum.jsonl").write_text(sum_alone)
     lines = read_lines(spark, find_inputs([str(logs)]), root / "table").lines.persist()
-    answered = tables.build_answered(good_lines(lines, "fetch"), good_lines(lines, "empty"))
-    facts = tables.build_facts(answered.persist(), 10_000).persist()
+    answered = tables.build_places(good_lines(lines, "fetch"), good_lines(lines, "empty"))
+    keys = ("boot", "windowMs", "topic", "partition", "result", "reason")
+    facts = tables.sum_answered(answered.persist(), 10_000, *keys).persist()
     return Versions(traffic, lines, answered, facts)
 
 

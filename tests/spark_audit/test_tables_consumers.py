@@ -78,7 +78,9 @@ def logged(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Log
         spark, find_inputs([str(directory)]), directory.with_name(f"{directory.name}-table")
     ).lines.persist()
     fetches = good_lines(read, "fetch")
-    facts = tables.build_facts(tables.build_answered(fetches, good_lines(read, "empty")), 10_000)
+    answered = tables.build_answered(fetches, good_lines(read, "empty"))
+    keys = ("boot", "connection", "clientId", "group", "result", "reason")
+    facts = tables.sum_answered(answered, 10_000, *keys)
     boots = [row.asDict(recursive=True) for row in tables.boots(read).collect()]
     return Logged(lines, fetches, facts.persist(), boots)
 
@@ -173,7 +175,7 @@ def test_lag_in_seconds_is_by_the_records_own_time_stamps(logged: Logged) -> Non
 def test_laggards_are_readers_from_the_broker_further_behind_than_its_page_cache(
     logged: Logged,
 ) -> None:
-    rows = tables.laggards(logged.fetches).collect()
+    rows = tables.laggards(logged.fetches, tables.learn_groups(logged.facts)).collect()
     expected: Sums = defaultdict(int)
     for _, line in logged.lines:
         lag_ms = lag_of(line)

@@ -21,7 +21,9 @@ class Broken(Exception):
 
 
 @pytest.mark.parametrize("log_append_time_ms", APPENDED_AT.values(), ids=APPENDED_AT)
-def test_a_cache_that_raises_leaves_no_lease_of_an_epoch_that_has_changed(log_append_time_ms):
+def test_a_cache_that_raises_leaves_no_lease_of_an_epoch_that_has_changed(
+    log_append_time_ms, monkeypatch
+):
     life = Life(Random(1))
     broker, request = life.broker, Request(life)
     sent = bytearray(batch_v2(2))
@@ -40,7 +42,7 @@ def test_a_cache_that_raises_leaves_no_lease_of_an_epoch_that_has_changed(log_ap
     def fail(*_):
         raise Broken
 
-    broker.cache.insert = fail
+    monkeypatch.setattr(broker.cache, "insert", fail)
     answer = acknowledge_both(log_append_time_ms)
     produced = known(scan_produced(answer, NAMED))
     with pytest.raises(Broken):
