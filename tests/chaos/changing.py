@@ -6,11 +6,12 @@ Invariants: nobody else reads or writes these topics; what is read at last is re
 
 from __future__ import annotations
 
+import json
 import random
-import re
 import time
 from collections import Counter
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from tests.chaos.broker_logs import BrokerLogs
 from tests.chaos.log_checker import check_changes, tells_of_first_of_codec
@@ -20,6 +21,7 @@ from tests.chaos.readings import AT_LAST, Changes, Last
 from tests.chaos.topic_faults import KEYED, PARTITIONS, REMADE, SETTINGS, UNCLEAN, TopicFaults
 from tests.chaos.topic_orders import TopicOrders
 from tests.chaos.whole_readers import WholeReader, read_by_id, read_by_name
+from tests.kit.log_lines import unfold
 
 if TYPE_CHECKING:
     import threading
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
 LONGEST_REMADE = 16
 """Records of a partition: the next incarnation soon has more than the former one had."""
 LAST_VERSIONS = (4, 8, 11, 12, 13, 16)
-HIT = re.compile(r'"topic":"(\w+)".*"result":"hit","reason":"","bytes":([1-9]\d*)')
 
 
 def list_followers() -> Iterator[tuple[str, dict[str, int], Sequence[int]]]:
@@ -40,6 +41,13 @@ def list_followers() -> Iterator[tuple[str, dict[str, int], Sequence[int]]]:
         for topic, partitions in PARTITIONS.items():
             yield f"{word}-{topic}", {topic: partitions}, versions
         yield f"{word}-all", PARTITIONS, versions
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines of an access log, but for one that a killed process has left half."""
+    for text in path.read_text(errors="replace").splitlines():
+        with suppress(ValueError):
+            yield json.loads(text)
 
 
 class ChangingTopics:
@@ -199,8 +207,9 @@ class ChangingTopics:
                 yield f"nobody has read {topic}"
         hits: Counter[str] = Counter()
         for path in access_logs:
-            for topic, size in HIT.findall(path.read_text(errors="replace")):
-                hits[topic] += int(size)
+            for one in unfold(read_lines(path)):
+                if one["type"] == "fetch" and one["result"] == "hit":
+                    hits[one["topic"]] += one["bytes"]
         changing = {topic: hits[topic] for topic in PARTITIONS}
         self._say(f"changing topics: bytes from memory, as the access logs have it: {changing}")
         if not any(changing.values()) and not self._sidecars.bypass:
