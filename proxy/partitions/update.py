@@ -277,14 +277,15 @@ def _recall(
 ) -> None:
     """Extend what is known of the transactions to the stored batches from before their run, once those
     reach the HW of a response whose request was sent after an LSO in that run was shown. Below an
-    abort marker nothing is known: its transaction may have begun before.
+    abort marker nothing is known: its transaction may have begun before. A HW below the known one tells
+    nothing: a broker that starts again in its epoch begins with the HW of its checkpoint.
     """
     transactions, high_watermark = partition.transactions, answered.high_watermark
     stable_offset, shown_at = recalling
     if not 0 <= transactions.known_from <= stable_offset:
         shown = min(answered.last_stable_offset, high_watermark)
         partition.recall((shown, broker.now()))
-    elif sent_at >= shown_at:
+    elif sent_at > shown_at and high_watermark == partition.leader_state.high_watermark:
         start = broker.cache.unaborted_from(partition.slot, high_watermark, RECALLED_BATCHES)
         if start < high_watermark:
             transactions.recall(max(start, answered.log_start_offset), high_watermark)

@@ -17,6 +17,8 @@ RECORDS = 10
 OTHER_ID = bytes(16)[:-1] + b"\1"
 NOW_S = 5.0
 """When the arena is taken over."""
+BETWEEN_S = 0.001
+"""From one answer to the next question."""
 SAID = fetch.FetchedPartition(TOPIC_ID, 0, 0, -1, -1, -1, -1, None, None, None, 0, 0)
 
 
@@ -67,6 +69,7 @@ class Restarted:
         update.observe(
             self.broker, {self.partition: asking}, answer, records, self.broker.clock_s, "proof"
         )
+        self.broker.clock_s += BETWEEN_S
         return asking
 
     @property
@@ -229,7 +232,7 @@ def test_the_time_until_the_proof_counts_as_a_pause():
     assert restarted.dropped == [(0, "unproven")]
 
 
-@pytest.mark.parametrize(("down_s", "end"), [(CATCH_UP_S, 12), (CATCH_UP_S + 1, 10)])
+@pytest.mark.parametrize(("down_s", "end"), [(CATCH_UP_S - 1, 12), (CATCH_UP_S + 1, 10)])
 def test_what_follows_soon_is_stored_where_the_batches_end(down_s, end):
     """Consumers come back for it. After a longer pause it is history, and stays a gap."""
     restarted = Restarted(down_s)
@@ -290,19 +293,54 @@ def test_a_request_of_before_recalls_nothing():
     asking = {restarted.partition: restarted.ask()}
     update.observe(restarted.broker, asking, answer, b"", sent_before, "watch")
     assert restarted.partition.transactions.listed_end(3) == 3
+    restarted.broker.clock_s += BETWEEN_S
     restarted.answer()
     assert restarted.partition.transactions.listed_end(3) == RECORDS
 
 
-@pytest.mark.parametrize("marker", [ControlType.COMMIT, ControlType.ABORT, ControlType.UNKNOWN])
-def test_nothing_is_recalled_below_a_marker_that_may_abort(marker):
+def with_marker(marker, offset):
+    """RECORDS batches are stored, one of them a marker."""
     restarted = Restarted(records=4)
     cache, slot = restarted.broker.cache, restarted.partition.slot
     cache.truncate(slot, 0)
-    batches = [build_run(0, 5, epoch=EPOCH), build_marker(5, marker), build_run(6, 4, epoch=EPOCH)]
-    for run in batches:
-        insert(cache, slot, run)
+    insert(cache, slot, build_run(0, offset, epoch=EPOCH))
+    insert(cache, slot, build_marker(offset, marker))
+    insert(cache, slot, build_run(offset + 1, RECORDS - offset - 1, epoch=EPOCH))
     restarted.end = RECORDS
+    return restarted
+
+
+def test_a_request_of_the_same_moment_recalls_nothing():
+    """It may have been sent before the LSO was shown."""
+    restarted = Restarted()
+    restarted.answer()
+    restarted.answer(newest())
+    _, shown_at = known(restarted.partition.recalling)
+    restarted.broker.clock_s = shown_at
+    restarted.answer()
+    assert restarted.partition.transactions.listed_end(3) == 3
+    restarted.answer()
+    assert restarted.partition.transactions.listed_end(3) == RECORDS
+
+
+def test_a_high_watermark_below_the_known_one_recalls_nothing():
+    """A broker that starts again in its epoch begins with the HW of its checkpoint
+    (ReplicaManager.checkpointHighWatermarks). A transaction from below the LSO that it showed before may
+    have its marker above.
+    """
+    restarted = with_marker(ControlType.ABORT, 8)
+    restarted.answer(stable=6)
+    restarted.answer(newest(), stable=6)
+    restarted.answer(high_watermark=8, stable=6)
+    assert restarted.partition.transactions.aborted(3, 6) is None
+    restarted.answer(stable=6)
+    assert restarted.partition.transactions.aborted(3, 6) is None
+    assert restarted.partition.recalling is None
+
+
+@pytest.mark.parametrize("marker", [ControlType.COMMIT, ControlType.ABORT, ControlType.UNKNOWN])
+def test_nothing_is_recalled_below_a_marker_that_may_abort(marker):
+    restarted = with_marker(marker, 5)
     prove(restarted)
     known_from = 0 if marker is ControlType.COMMIT else 6
     assert restarted.partition.transactions.known_from == known_from
