@@ -44,10 +44,12 @@ def list_followers() -> Iterator[tuple[str, dict[str, int], Sequence[int]]]:
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of an access log, but for one that a killed process has left half."""
+    """The lines of an access log, but for what a killed process has left half, and compressed files."""
     for text in path.read_text(errors="replace").splitlines():
         with suppress(ValueError):
-            yield json.loads(text)
+            line = json.loads(text)
+            if isinstance(line, dict):
+                yield line
 
 
 class ChangingTopics:
