@@ -38,6 +38,10 @@ CLIENTS = 8
 LONG_WAIT_MS = 600_000
 TAKEOVERS = "forebay_cache_takeovers_total"
 SENT = "forebay_proxy_to_server_request_total"
+MOST = 0.7
+"""Share of the bytes of the first reads that memory serves, at least: 89 to 100 % (docs/decisions/0044), 43 to 50 % if
+their transactions were not recalled. On a busy machine clients are back while the former worker still drains.
+"""
 
 
 @pytest.fixture
@@ -102,7 +106,8 @@ def test_clients_work_through_an_upgrade(pair: Pair) -> None:
             writer.wait_for_more()
             reader.wait_for_more()
         more_hits, more_bytes = count_read(sidecar)
-        assert more_hits - hits > 0.95 * (more_bytes - all_bytes) > 0, sidecar.fetch_counts()
+        share = (more_hits - hits) / (more_bytes - all_bytes)
+        assert share > MOST, sidecar.fetch_counts()
     assert count(pair, "forebay_worker_restarts_total", "exit") == 0
     check_verified(pair)
     assert sidecar.stop() == 0
