@@ -325,8 +325,8 @@ class BlockCache:
         self._offer()
 
     def reserve(self, size_bytes: int) -> memoryview | None:
-        """Memory for a request of `size_bytes` with one batch that `append` is to store: lent until the last view of it
-        is gone. None where no more may be lent, there is no room for it, or the cache only observes.
+        """Memory for a request of `size_bytes` with one batch that `appender` is to store: lent until the last view of
+        it is gone. None where no more may be lent, there is no room for it, or the cache only observes.
         """
         arena, used_max = self._arena, self.high_water_bytes
         arena.take_back()

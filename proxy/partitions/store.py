@@ -85,7 +85,7 @@ def admit_response(
     """
     storing = broker.cache.appender, broker.stored_runs is not None, now - REFRESH_EPOCH_S
     said = admit(forwarded, frame, answer, produced, storing)
-    if said.stamped or said.placed < said.acknowledged:
+    if said.changed:
         _revoke_changed(list_unplaced(forwarded))
     if said.stamped:
         for one, row in list_stamped(forwarded):

@@ -158,25 +158,27 @@ static int64_t find_forwarded(const batch_table *table, const uint8_t *frame, co
 }
 
 /* If another epoch is proven by now than when the batch was forwarded, its records may have been truncated: Python ends the
- * lease. */
-static void acknowledge(pt_forwarded *one, const po_produced *said) {
+ * lease. Returns whether it is so. */
+static int acknowledge(pt_forwarded *one, const po_produced *said) {
     pt_row *row = one->row;
     one->verdict = PT_UNJUDGED;
     memcpy(one->produced, said, sizeof *said);
     if (one->epoch >= 0 && one->epoch != row->epoch) {
-        return;
+        return 1;
     }
     int64_t base = said->base_offset, end = base + read_batch(one).record_count;
     row->led_epoch = one->epoch > row->led_epoch ? one->epoch : row->led_epoch;
     row->probe_offset = row->probe_offset < base ? base : row->probe_offset;
     row->young_from = row->young_from < 0 ? base : row->young_from;
     row->acknowledged_end = row->acknowledged_end < end ? end : row->acknowledged_end;
+    return 0;
 }
 
 void pt_acknowledge(const uint8_t *frame, pt_forwarded *forwarded, int64_t count, const uint8_t *answer,
                     const void *produced, int64_t answered, pt_work *work) {
     batch_table table = {.key = work->key};
     work->acknowledged = work->stamped = work->placed = work->appended = work->stored = work->any_left = 0;
+    work->changed = 0;
     if (!open_table(&table, frame, forwarded, count)) {
         return;
     }
@@ -187,7 +189,7 @@ void pt_acknowledge(const uint8_t *frame, pt_forwarded *forwarded, int64_t count
         int is_success = said.error_code == 0 && said.base_offset >= UNKNOWN && said.base_offset <= OFFSET_MAX;
         int64_t which = is_success ? find_forwarded(&table, frame, forwarded, answer, &said, topic) : -1;
         if (which >= 0 && forwarded[which].verdict == PT_FORWARDED) {
-            acknowledge(forwarded + which, &said);
+            work->changed += acknowledge(forwarded + which, &said);
             work->stamped += said.log_append_time_ms >= 0;
             work->order[work->acknowledged++] = which;
         }

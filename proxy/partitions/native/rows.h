@@ -117,6 +117,7 @@ typedef struct {                /* where batches are stored: fc_appender of the 
 typedef struct {                /* of one response; room for as many batches as were forwarded */
     uint64_t key[2];            /* secret and random: no client can choose topics whose names collide */
     int64_t acknowledged, stamped, placed, stored;
+    int64_t changed;            /* of the acknowledged ones, how many were forwarded in another epoch than the proven one */
     int64_t appended;           /* of the placed ones, how many the store has taken or refused */
     int64_t any_left;           /* `left` of all stored batches, united */
     int64_t *order;             /* numbers of the acknowledged batches; once they are placed, of those that are */
