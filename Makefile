@@ -8,7 +8,7 @@ ALONE = $(BIN)/pytest -q -m alone $$(git grep -l 'mark\.alone' -- tests)
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE  # tests start interpreters by the hundred: each would compile every module again
 
-.PHONY: help build demo lab bench shape growth audit-bench test check lint types suite audit-runs restart-runs collect tidy unit e2e soak kills chaos matrix docs lock tools clean
+.PHONY: help build demo lab bench shape growth audit-bench audit-rows test check lint types suite audit-runs restart-runs collect tidy unit e2e soak kills chaos matrix docs lock tools clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
