@@ -28,6 +28,7 @@ LABEL_VALUES: Final[dict[str, tuple[str, ...]]] = {
     "bound": ("requests", "bytes"),
     "way": ("own", "client"),
     "limit": ("named", "recognised"),
+    "probe": ("refused", "followed", "unclear"),
     "upgrade": ("done", "failed"),
     "takeover": (
         "taken-over",
@@ -398,6 +399,12 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "gauge",
             "As `forebay_throttle_disk_limit_bytes_per_second`, in requests per second",
             ("disk", "limit"),
+        ),
+        Metric(
+            "forebay_throttle_limit_probes_total",
+            "counter",
+            "Times that misses were allowed more for three seconds, to find a limit that nobody named",
+            ("disk", "probe"),
         ),
         Metric(
             "forebay_throttle_target_ratio",

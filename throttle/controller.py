@@ -136,6 +136,11 @@ class Controller:
             self._interval_s, self._load_s, self._sent_bytes, self._backlog = 0.0, 0.0, 0, False
         return self._rate
 
+    def skip(self, now_s: float) -> None:
+        """A look at `now_s` at a disk that misses read at another rate than the controller's: it decides nothing."""
+        self._since_s = now_s
+        self._interval_s, self._load_s, self._sent_bytes, self._backlog = 0.0, 0.0, 0, False
+
     def statistics(self) -> ControllerStatistics:
         return self._state
 

@@ -4,7 +4,8 @@ Owns: per disk, one gauge, one recognition of a limit and one controller; the de
 known. Must not know: files, clocks, who sends what. Invariants:
 * fails open: a disk that is not sampled, has vanished, or was not looked at for `stale_s` delays nothing, and
   `statistics` says so.
-* the order of a look: gauge, recognition of a limit, controller, queue; then the caller calls `advance`.
+* the order of a look: gauge, recognition of a limit, controller (unless a probe is on), queue; then the caller calls
+  `advance`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from throttle.disks import (
     DiskSample,
     Pressure,
 )
-from throttle.limit_recognition import LimitRecognition
+from throttle.limit_recognition import LimitRecognition, ProbeResult
 from throttle.tickets import DelayRefused, DelayRule, DelayTicket, DiskQueueStatistics, TicketKey
 
 if TYPE_CHECKING:
@@ -44,13 +45,14 @@ class ThrottleRules:
 @dataclass(frozen=True, slots=True)
 class DiskStatistics:
     """`sampled`: misses of this disk can be delayed. `missed_looks`: looks that found no such disk. `target` and
-    `floor_bytes_s` are the rule's (`ControllerRule`). `limit`: in use now.
+    `floor_bytes_s` are the rule's (`ControllerRule`). `limit`: in use now. `probes`: for a limit, by result.
     """
 
     sampled: bool
     target: float
     floor_bytes_s: float
     limit: DiskLimit
+    probes: Mapping[ProbeResult, int]
     looks: int
     missed_looks: int
     stale: int
@@ -106,12 +108,17 @@ class _SampledDisk:
         self.recognition.set_target(rules.controller.target)
         self.controller.set_rule(rules.controller)
 
-    def recognise(self, sample: DiskSample, miss_bytes: int, waited: bool, now_s: float) -> None:
-        """Look for the limit of a disk for which none is named. Call before the controller moves its rate."""
+    def steer(self, sample: DiskSample, miss_bytes: int, waited: bool, now_s: float) -> float:
+        """What misses are allowed from now on, in bytes/s: the controller's rate, or that of a probe for the limit of a
+        disk for which none is named.
+        """
         if not self.named.source:
-            rate = self.controller.rate_bytes_s
-            self.recognition.observe(sample, rate, miss_bytes, waited, now_s)
+            self.recognition.observe(sample, miss_bytes, waited, now_s)
             self.gauge.set_limit(self.recognition.limit)
+            if self.recognition.probe_bytes_s:
+                self.controller.skip(now_s)
+                return self.recognition.probe_bytes_s
+        return self.controller.observe(sample, miss_bytes, waited, now_s)
 
     def note_sample(self, done_bytes: int, now_s: float) -> None:
         """It was looked at. `done_bytes` of misses were answered by then, all time."""
@@ -166,8 +173,7 @@ class Throttle:
         done_bytes = self._queue.done_bytes(name)
         sample = disk.gauge.observe(counters, pressure, now_s)
         miss_bytes, waited = done_bytes - disk.done_bytes, self._queue.has_waited(name)
-        disk.recognise(sample, miss_bytes, waited, now_s)
-        rate = disk.controller.observe(sample, miss_bytes, waited, now_s)
+        rate = disk.steer(sample, miss_bytes, waited, now_s)
         self._queue.set_disk(name, sample.busy, rate, now_s)
         disk.note_sample(done_bytes, now_s)
         return sample
@@ -238,6 +244,7 @@ class Throttle:
                 target=self._rules.controller.target,
                 floor_bytes_s=self._rules.controller.floor_bytes_s,
                 limit=disk.limit,
+                probes={one: disk.recognition.probes[one] for one in ProbeResult},
                 looks=disk.looks,
                 missed_looks=disk.missed_looks,
                 stale=disk.stale,

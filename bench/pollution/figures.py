@@ -7,6 +7,7 @@ time waited; the laggards' rate and the disk's are over the same seconds.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from bench.pollution.series import NS, read_rows
 from bench.stolen import share
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -31,6 +32,8 @@ BUDGET = "forebay_throttle_rate_bytes_per_second"
 LIMIT = "forebay_throttle_disk_limit_bytes_per_second"
 WINDOW_S = 10.0
 SETTLE_S = 20.0
+LOOK_S = 0.5
+"""`throttle.sampleEvery`."""
 
 
 def percentiles(values: NDArray[np.float64]) -> dict[str, float]:
@@ -111,8 +114,8 @@ def limit_figures(
 ) -> dict[str, Any]:
     """The limit that Forebay's throttle used at `end_ns`, by its scrape, in MB/s (None: none), its source, and since
     when, in s from `start_ns`. `shares`: of the limit, what the disk carried, means over consecutive 10 s, from 10 s
-    after it was known. A second in which it carried more counts as 1, as the throttle counts it: the lab's limit is on
-    reads, and a flush of writes may exceed it.
+    after it was known. A look's time in which it carried more counts as 1, as the throttle counts it: the lab's limit
+    is on reads, and a flush of writes may exceed it.
     """
     said = [
         (one.at_ns, key[-1], value / 1e6)
@@ -130,12 +133,22 @@ def limit_figures(
     at = known_ns + int(WINDOW_S * NS)
     while at + int(WINDOW_S * NS) <= end_ns:
         end = at + int(WINDOW_S * NS)
-        seconds = (disk_between(samples, start, start + NS) for start in range(at, end, NS))
-        used = [min(1.0, (one["read_mb_s"] + one["write_mb_s"]) / mb_s) for one in seconds if one]
-        shares += [round(fmean(used), 3)] if used else []
+        carried = list(carried_mb_s(samples, at, end))
+        shares += [round(fmean(min(1.0, one / mb_s) for one in carried), 3)] if carried else []
         at = end
     known_s = round((known_ns - start_ns) / NS, 1)
     return {"mb_s": round(mb_s, 2), "source": said[-1][1], "known_s": known_s, "shares": shares}
+
+
+def carried_mb_s(samples: Sequence[DiskSample], start_ns: int, end_ns: int) -> Iterator[float]:
+    """MB/s read and written in each LOOK_S between two times, by the last sample before each of its ends."""
+    ends = range(start_ns, end_ns + 1, int(LOOK_S * NS))
+    found = [max((one for one in samples if one.at_ns <= at), default=None) for at in ends]
+    for first, last in pairwise(one for one in found if one is not None):
+        seconds = (last.at_ns - first.at_ns) / NS
+        grown = last.read_bytes - first.read_bytes + last.write_bytes - first.write_bytes
+        if seconds > 0:
+            yield grown / 1e6 / seconds
 
 
 def catch_up_s(rows: NDArray[np.int64], resumed_ns: int) -> float | None:

@@ -214,6 +214,8 @@ def _throttle(broker: Broker) -> Iterator[Sample]:
             yield Sample("forebay_throttle_disk_util_ratio", (disk,), sample.util)
             yield Sample("forebay_throttle_disk_await_seconds", (disk,), sample.await_ms / 1000)
         yield from _limit(disk, state.limit)
+        for result, count in state.probes.items():
+            yield Sample("forebay_throttle_limit_probes_total", (disk, result.value), count)
         yield Sample("forebay_throttle_target_ratio", (disk,), state.target)
         yield Sample(
             "forebay_throttle_rate_bytes_per_second", (disk,), state.controller.rate_bytes_s

@@ -17,6 +17,8 @@ from throttle.throttle import ThrottleRules
 TARGET = ControllerRule().target
 MB = 1e6
 SETTLES_S = 20.0
+NOT_PROBED = DiskLimit(1e12, 0.0, "named")
+"""A limit out of reach: with none, three seconds now and then are a probe's (test_limit_recognition)."""
 
 
 def change(**changes: float) -> Event:
@@ -30,7 +32,7 @@ def change(**changes: float) -> Event:
 def play(
     disk: ModelDisk, until_s: float, laggards: int = 8, events: dict[float, Event] | None = None
 ) -> Run:
-    return Simulation(disk, ThrottleRules(), laggards).play(until_s, events)
+    return Simulation(disk, ThrottleRules(), laggards, limit=NOT_PROBED).play(until_s, events)
 
 
 def sweep(steepness: float) -> float:
@@ -65,7 +67,7 @@ def test_step_settles_without_a_swing(steepness: float) -> None:
 def test_cliff_is_held_at_its_edge(look_s: float, laggards: int) -> None:
     """A limit in slices is idle at 58 MB/s and full at 62: the loop must damp what waits in the disk, too."""
     disk = ModelDisk(slice_s=0.1)
-    run = Simulation(disk, ThrottleRules(), laggards, look_s=look_s).play(120)
+    run = Simulation(disk, ThrottleRules(), laggards, look_s=look_s, limit=NOT_PROBED).play(120)
     assert run.settled_s(0, TARGET) <= SETTLES_S
     assert sum(run.misses[-100:]) / 100 >= 0.95 * 60 * MB
     assert run.swings(90, TARGET, beyond=0.2) <= 2

@@ -119,6 +119,16 @@ def test_limit_counts_from_when_it_was_known() -> None:
     assert found == {"mb_s": 50.0, "source": "recognised", "known_s": 10.0, "shares": [0.6, 0.6]}
 
 
+def test_flush_counts_as_a_full_look_not_as_more() -> None:
+    """25 MB within 0.4 s of each 5 s, beside 30 MB/s of reads, at a limit of 60 MB/s: one look in ten is full."""
+    samples = [
+        DiskSample(round(n * 0.2 * NS), n, n * 6_000_000, n, 0, (n + 20) // 25 * 25_000_000, 0, n)
+        for n in range(200)
+    ]
+    found = limit_figures(build_scrapes(*[60.0] * 40), samples, 0, 40 * NS)
+    assert found["shares"] == pytest.approx([0.55] * 3, abs=0.01)
+
+
 def test_limit_of_the_configuration_is_known_from_the_start() -> None:
     found = limit_figures(build_scrapes(*[60.0] * 40), build_samples(0.3, 60), 5 * NS, 30 * NS)
     assert (found["known_s"], found["shares"]) == (0.0, [0.5])
