@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from statistics import fmean, median
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -85,7 +85,7 @@ class _Sums:
         return _Look(*(value / self.interval_s for value in sums))
 
 
-class ProbeResult(Enum):
+class ProbeResult(StrEnum):
     """Whether a disk gave more to those who asked for more."""
 
     REFUSED = "refused"
