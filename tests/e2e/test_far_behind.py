@@ -2,7 +2,8 @@
 
 A librdkafka consumer in a group reads both through Forebay, while what it does with the far one changes: it reads
 on, seeks back, pauses, is joined by another member, gets it back. Latency is from the producer's call to the
-application. Far fetches are small, so that the far partition stays far behind for all of a phase.
+application. Far fetches are small, so that the far partition stays far behind for all of a phase. A phase that does not
+hold is measured again, and so is the tail alone: a busy machine passes, a tail that waits for others does not.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import statistics
 import threading
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Message
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 
 FAR, TAIL = 0, 1
 RECORD_BYTES = 1 << 14
@@ -129,6 +131,14 @@ class Reader:
         ends = time.monotonic() + seconds
         self.read(lambda: time.monotonic() >= ends, seconds + PATIENCE_S)
 
+    def pause_often(self) -> None:
+        """The far partition pauses and goes on, six times."""
+        for _ in range(6):
+            self.consumer.pause([self.far_place()])
+            self.read_for(0.3)
+            self.consumer.resume([self.far_place()])
+            self.read_for(0.3)
+
     def has(self, *partitions: int) -> bool:
         return {one.partition for one in self.consumer.assignment()} >= set(partitions)
 
@@ -136,56 +146,76 @@ class Reader:
         return TopicPartition(self._topic, FAR, offset)
 
 
-def check_tail(delays_s: list[float], alone: list[float], what: str) -> None:
-    """Against the delays of a phase without the far partition."""
-    assert len(delays_s) > len(alone) / 2, f"{what}: {len(delays_s)} records, alone {len(alone)}"
+def find_wrong(delays_s: list[float], alone: list[float]) -> str:
+    """How the tail's delays are worse than those of a phase without the far partition; empty if they are not."""
+    if len(delays_s) <= len(alone) / 2 or not alone:
+        return f"{len(delays_s)} records, alone {len(alone)}"
     median_s, alone_s = statistics.median(delays_s), statistics.median(alone)
-    assert median_s < max(alone_s * MOST_SHARE, alone_s + MOST_BEHIND_S), (
-        f"{what}: {median_s} s, alone {alone_s} s"
-    )
-    most_s = max(LONGEST_S, MOST_SHARE * max(alone))
-    assert max(delays_s) < most_s, f"{what}: {max(delays_s)} s"
+    if median_s >= max(alone_s * MOST_SHARE, alone_s + MOST_BEHIND_S):
+        return f"median {median_s} s, alone {alone_s} s"
+    if max(delays_s) >= max(LONGEST_S, MOST_SHARE * max(alone)):
+        return f"{max(delays_s)} s, alone {max(alone)} s"
+    return ""
+
+
+@dataclass
+class Members:
+    """Who reads the tail, who has the far partition, and the last phase in which only the tail was read."""
+
+    tailing: Reader
+    far: Reader
+    alone: list[float] = field(default_factory=list)
+
+    def measure_alone(self) -> None:
+        """The far partition pauses meanwhile, and is read from its start afterwards."""
+        self.far.consumer.pause([self.far.far_place()])
+        self.far.consumer.seek(self.far.far_place(0))
+        self.alone = self.tailing.phase()
+        self.far.consumer.resume([self.far.far_place()])
+
+    def check_tail(self, what: str, change: Callable[[], None] = lambda: None) -> None:
+        """After `change`, the tail is as fast as alone: within PATIENCE_S, both are measured again and again."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            change()
+            wrong = find_wrong(self.tailing.phase(), self.alone)
+            if not wrong:
+                return
+            assert time.monotonic() < deadline, f"{what}: {wrong}"
+            self.measure_alone()
 
 
 def test_the_tail_stays_the_tail_beside_a_partition_far_behind(pair: Pair, topic: str) -> None:
     ticker = Ticker(pair.through, topic)
     ticker.start()
     reader = Reader(pair.through, topic, f"far-{time.time_ns()}")
+    members = Members(reader, reader)
     try:
         reader.read(lambda: reader.has(FAR, TAIL) and len(reader.far) > 0)
-        reader.consumer.pause([reader.far_place()])
-        alone = reader.phase()
+        members.measure_alone()
         assert pair.sidecar.fetch_counts("partitions").get(("hit", ""), 0) > 0
 
-        reader.consumer.resume([reader.far_place()])
-        read_before = len(reader.far)
-        check_tail(reader.phase(), alone, "reading on")
-        assert read_before < len(reader.far) and reader.far[-1] < RECORDS - 1, (
-            "it is read, and still behind"
-        )
+        members.check_tail("reading on", reader.far.clear)
+        assert reader.far and reader.far[-1] < RECORDS - 1, "it is read, and still behind"
 
-        reader.consumer.seek(reader.far_place(0))
-        reader.far.clear()
-        check_tail(reader.phase(), alone, "after a seek")
-        assert reader.far == list(range(reader.far[0], reader.far[0] + len(reader.far))), (
-            "in order, no hole"
-        )
-        assert reader.far[0] == 0 and reader.far[-1] < RECORDS - 1
+        def seek_back() -> None:
+            reader.consumer.seek(reader.far_place(0))
+            reader.far.clear()
 
-        for _ in range(6):
-            reader.consumer.pause([reader.far_place()])
-            reader.read_for(0.3)
-            reader.consumer.resume([reader.far_place()])
-            reader.read_for(0.3)
-        check_tail(reader.phase(), alone, "after pauses")
-        check_rebalance(pair, topic, reader, alone)
+        members.check_tail("after a seek", seek_back)
+        assert reader.far == list(range(len(reader.far))), "in order, no hole"
+        assert 0 < len(reader.far) < RECORDS
+
+        members.check_tail("after pauses", reader.pause_often)
+        check_rebalance(pair, topic, members)
     finally:
         ticker.finish()
         reader.consumer.close()
 
 
-def check_rebalance(pair: Pair, topic: str, reader: Reader, alone: list[float]) -> None:
+def check_rebalance(pair: Pair, topic: str, members: Members) -> None:
     """Another member comes and takes one of the two, and goes; whoever has the tail gets it in time."""
+    reader = members.tailing
     (tail,) = reader.consumer.position([TopicPartition(topic, TAIL)])
     reader.consumer.commit(offsets=[reader.far_place(0), tail], asynchronous=False)
     other = Reader(pair.through, topic, reader.group)
@@ -195,9 +225,10 @@ def check_rebalance(pair: Pair, topic: str, reader: Reader, alone: list[float]) 
         assert time.monotonic() < deadline
         for one in both:
             one.read_for(0.1)
-    (tailing,) = (one for one in both if one.has(TAIL))
-    check_tail(tailing.phase(), alone, "after a member came")
+    tailing, far = both if reader.has(TAIL) else both[::-1]
+    beside = Members(tailing, far, members.alone)
+    beside.check_tail("after a member came")
     other.consumer.close()
     reader.read(lambda: reader.has(FAR, TAIL))
     reader.read_for(1)
-    check_tail(reader.phase(), alone, "after it went")
+    Members(reader, reader, beside.alone).check_tail("after it went")
