@@ -28,6 +28,7 @@ class Asking:
         self.rows: list[tuple[float, float, int]] = []
         self._raw = Raw(address)
         self._build, self._pause_s = build, pause_s
+        self._waits_since: float | None = None
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -35,16 +36,23 @@ class Asking:
     def _run(self) -> None:
         while not self._ends.is_set():
             frame, asked_at = self._build(), time.monotonic()
+            self._waits_since = asked_at
             try:
                 answer = self._raw.call(frame)
             except OSError:  # it was ended while it waited, which counts for as long
+                self._waits_since = None
                 self.rows.append((asked_at, time.monotonic() - asked_at, NOT_ANSWERED))
                 return
             self.rows.append((asked_at, time.monotonic() - asked_at, error_of(frame, answer)))
+            self._waits_since = None
             self._ends.wait(self._pause_s)
 
     def between(self, start: float, end: float) -> list[float]:
-        return [latency_s for asked_at, latency_s, _ in self.rows if start <= asked_at < end]
+        """Latencies in s of what was asked then; of what is not answered yet, how long it has waited."""
+        waits_since = self._waits_since
+        waiting = [] if waits_since is None else [(waits_since, time.monotonic() - waits_since, 0)]
+        rows = [*self.rows, *waiting]
+        return [latency_s for asked_at, latency_s, _ in rows if start <= asked_at < end]
 
     def finish(self) -> None:
         """After the answer that it waits for."""
