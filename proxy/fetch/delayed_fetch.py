@@ -5,8 +5,8 @@ again. Invariants (ReplicaManager.fetchMessages, DelayedFetch):
 * A Fetch is answered when the readable bytes of its partitions, with miss fetches that have
   arrived, reach min_bytes; or at max_wait.
 * The Fetch registers as a waiter before its last evaluation, so that it misses no change.
-* A partition in transit, or without a lease, is waited for `cache.holeWait` at most; then it is a
-  miss.
+* A partition in transit, or without a lease, is waited for `cache.holeWait` at most, and until the
+  sockets have been read once more; then it is a miss.
 * A missed partition gets a miss fetch. The Fetch waits shortly for one that nothing delays
   (fetch/completion.py); then the partition is named empty, if its offsets are known.
 * A Fetch is answered once, or forwarded once. After an exception the broker gets it as it came.
@@ -57,6 +57,10 @@ PROOF_WAIT_S = 0.1
 """Seconds to wait for the broker's confirmation of a partition before its disk is read regardless.
 
 Applies to a partition of which nothing is known, or less than was acknowledged.
+"""
+LAST_TURN_S = 0.001
+"""Seconds between the end of a patience and giving up. uvloop runs timers before it reads sockets
+that became readable during a long callback; a second timer runs after these reads.
 """
 TIMER_SLACK_S = 0.005
 """Seconds added to a repeated deadline timer: the event loop may run a timer a moment early."""
@@ -418,7 +422,9 @@ class DelayedFetch:
         evaluation; None: cancel.
         """
         if patience_s is not None and self._urgent_timer is None:
-            self._urgent_timer = asyncio.get_running_loop().call_later(patience_s, self._give_up)
+            self._urgent_timer = asyncio.get_running_loop().call_later(
+                patience_s, self._await_last_turn
+            )
         elif patience_s is None and self._urgent_timer is not None:
             self._urgent_timer.cancel()
             self._urgent_timer = None
@@ -442,6 +448,10 @@ class DelayedFetch:
             self._timer = asyncio.get_running_loop().call_later(
                 GRACE_S + TIMER_SLACK_S, self._expire
             )
+
+    def _await_last_turn(self) -> None:
+        """Give up after the event loop has read its sockets once more."""
+        self._urgent_timer = asyncio.get_running_loop().call_later(LAST_TURN_S, self._give_up)
 
     def _give_up(self) -> None:
         """Treat what has not arrived by now as a miss."""
