@@ -5,7 +5,7 @@ Owns the patience after which a test fails. It must not know what is waited for.
 
 import asyncio
 
-PATIENCE_S = 10
+PATIENCE_S = 60
 
 
 async def until(holds):
