@@ -45,6 +45,8 @@ dropped.
 
 RECALLED_BATCHES = 512
 """How many of the newest stored batches are looked at for markers, in a tenth of a millisecond."""
+RECALLED_WITHIN_S = 10.0
+"""Seconds after an LSO was shown. Where stored batches do not reach the HW by then, none are recalled."""
 
 
 class Outcome(NamedTuple):
@@ -290,6 +292,8 @@ def _recall(
         if start < high_watermark:
             transactions.recall(max(start, answered.log_start_offset), high_watermark)
             partition.recall(None)
+        elif broker.now() > shown_at + RECALLED_WITHIN_S:
+            partition.recall(None)  # nobody waits for what a silent partition would have to bring
 
 
 def _keep_checkable(broker: PartitionServices, partition: Partition, lapsed: bool) -> None:

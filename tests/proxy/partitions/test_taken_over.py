@@ -280,6 +280,18 @@ def test_transactions_are_recalled_once_the_batches_reach_the_high_watermark():
     assert restarted.partition.transactions.listed_end(3) == 12
 
 
+def test_a_gap_below_a_silent_partitions_end_is_not_waited_for():
+    restarted = Restarted()
+    restarted.answer(high_watermark=12)
+    restarted.answer(newest(), high_watermark=12)
+    _, shown_at = known(restarted.partition.recalling)
+    restarted.broker.clock_s = shown_at + update.RECALLED_WITHIN_S
+    restarted.answer(high_watermark=12)
+    assert restarted.partition.recalling is not None
+    restarted.answer(high_watermark=12)
+    assert restarted.partition.recalling is None
+
+
 def test_a_request_of_before_recalls_nothing():
     """The broker may have looked at its HW before a transaction ended."""
     restarted = Restarted()
