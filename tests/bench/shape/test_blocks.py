@@ -78,6 +78,7 @@ class Stage:
         ]
         monkeypatch.setattr(blocks, "BLOCKS", played)
         monkeypatch.setattr(blocks, "create_topic", self.create)
+        monkeypatch.setattr(blocks, "write_index", self.write)
         monkeypatch.setattr(blocks, "delete_topic", lambda _, topic: self.deleted.append(topic))
         monkeypatch.setattr(cells, "measure_cell", self.measure)
 
@@ -86,6 +87,11 @@ class Stage:
             raise TimeoutError("no leaders")
         self.made.append(partitions)
         return f"topic-{partitions}"
+
+    def write(self, _: str, topic: str, partitions: int) -> None:
+        assert topic == f"topic-{partitions}"
+        if f"writing {topic}" in self.broken:
+            raise TimeoutError("no records")
 
     def open(self, *names: str) -> Callable[[Place], Any]:
         @contextlib.contextmanager
@@ -158,6 +164,7 @@ def test_what_is_not_chosen_makes_no_topic(monkeypatch: pytest.MonkeyPatch, tmp_
         ("one", {("one", DIRECT), ("one", TUNED)}, "lost records"),
         (f"opening on {DIRECT}", {("one", DIRECT), ("two", DIRECT)}, "does not come"),
         ("topic of 4000", {("three", TUNED)}, "no leaders"),
+        ("writing topic-4000", {("three", TUNED)}, "no records"),
     ],
 )
 def test_what_fails_is_said_and_the_others_go_on(
