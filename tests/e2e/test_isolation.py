@@ -112,6 +112,7 @@ def worst_of(asking: dict[str, Asking], when: str, start: float, end: float) -> 
     return {f"{name} {when}": worst(one.between(start, end)) for name, one in asking.items()}
 
 
+@pytest.mark.alone
 def test_a_slow_topic_hangs_the_others_without_forebay_and_not_with_it(
     pair: SlowPair, batch: bytes
 ) -> None:

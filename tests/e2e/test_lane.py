@@ -269,6 +269,7 @@ def test_reauthentication_is_repeated_on_the_link_in_use(laned: Laned) -> None:
     assert laned.wires["SASL"].accepted == opened + 1
 
 
+@pytest.mark.alone
 def test_who_tails_beside_history_does_not_notice(laned: Laned) -> None:
     topic = make_history(laned, partitions=2)
     through = laned.bootstraps["OPEN"]

@@ -108,6 +108,7 @@ def throttled(pair: Pair, name: str) -> float:
     return pair.sidecar.metrics()[f"forebay_throttle_{name}_total", "sdx"]
 
 
+@pytest.mark.alone
 def test_history_waits_and_is_read_whole_the_tail_does_not(pair: Pair, disk: FakeDisk) -> None:
     topic = create_topic(pair.direct, partitions=2)
     produce(pair.direct, topic, 0, OLD_RECORDS)
