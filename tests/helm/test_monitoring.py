@@ -37,6 +37,7 @@ WATCHED = {metric.name for group in ("Throttle", "Isolation") for metric in GROU
 }
 NOT_SHOWN = {
     "forebay_throttle_cancelled_total": "a client that gave up: says nothing of the disk",
+    "forebay_throttle_limit_probes_total": "three seconds now and then: the limit is what they find",
     "forebay_throttle_disk_limit_requests_per_second": "of the configuration: the load has its share",
     "forebay_isolation_cancelled_total": "a client that gave up: says nothing of the queue",
 }

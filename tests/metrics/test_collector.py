@@ -28,6 +28,7 @@ def test_every_metric_of_the_catalog_survives_the_way_through_the_text() -> None
         "bound": "bytes",
         "direction": "request",
         "limit": "named",
+        "probe": "refused",
         "takeover": "broker",
         "upgrade": "done",
         "side": "client",
