@@ -27,6 +27,10 @@ from spark_audit.tables import is_observed
 AGES_SINCE: Final = 3
 """The version from which on hits say their age, the batch itself included."""
 DATED, NEVER, UNKNOWN = "dated", "never", "unknown"
+BUCKETS_A_DOUBLING: Final = 256
+"""Ages are summed in buckets of 0.3 %; of each the least and the greatest age are kept, and what lies between is
+taken to lie evenly (`sizing`).
+"""
 LEAST_BATCH_BYTES: Final = 61
 """The shortest batch: a head without records (DefaultRecordBatch.RECORD_BATCH_OVERHEAD)."""
 BUCKET_PIECES: Final = 4
@@ -77,19 +81,53 @@ def build_ages(
     """Fetches that carried records and were hits, misses or observed: CARRIED, `kind`, `least` and `most`.
     `segments`: of `build_segments`, read twice and worth caching.
     """
-    served = fetches.where(
+    return say_ages(fetches).unionByName(find_ages(fetches, segments, starts, salts))
+
+
+def say_ages(fetches: DataFrame) -> DataFrame:
+    """Those of `build_ages` whose line says the age itself: hits, from version 3 on. Nothing is joined."""
+    said = _served(fetches).where(_is_said())
+    return said.select(
+        *CARRIED,
+        F.lit(DATED).alias("kind"),
+        F.col("ageBytes").alias("least"),
+        F.col("ageBytes").alias("most"),
+    )
+
+
+def find_ages(
+    fetches: DataFrame, segments: DataFrame, starts: list[LogStart], salts: int = 1
+) -> DataFrame:
+    """The others: joined to what was stored, in any file of the boot's log."""
+    return _date(_served(fetches).where(~_is_said()), segments, starts, salts)
+
+
+def sum_ages(ages: DataFrame) -> DataFrame:
+    """Bytes and number of fetches by topic, boot, kind and buckets of both bounds, with the least and the greatest of
+    each. There are some thousands of buckets, however many fetches.
+    """
+    buckets = {of: _bucket_of(F.col(of)).alias(f"{of}Bucket") for of in ("most", "least")}
+    bucketed = ages.select("topic", "boot", "kind", "bytes", "most", "least", *buckets.values())
+    return bucketed.groupBy("topic", "boot", "kind", "mostBucket", "leastBucket").agg(
+        *(of(name).alias(f"{name}_{of.__name__}") for name in buckets for of in (F.min, F.max)),
+        F.sum("bytes").alias("bytes"),
+        F.count("*").alias("partitions"),
+    )
+
+
+def _bucket_of(age: Column) -> Column:
+    return F.floor(F.log2(F.greatest(age, F.lit(1))) * BUCKETS_A_DOUBLING).cast("int")
+
+
+def _served(fetches: DataFrame) -> DataFrame:
+    return fetches.where(
         (F.col("result").isin("hit", "miss") | is_observed()) & (F.col("bytes") > 0)
     ).withColumn("of", F.coalesce("topicId", "topic"))
-    is_said = (
-        (F.col("v") >= AGES_SINCE)
-        & F.col("ageBytes").isNotNull()
-        & ((F.col("result") == "hit") | (F.coalesce("wouldHit", F.lit(0)) > 0))
-    )
-    said = served.where(is_said).withColumns(
-        {"kind": F.lit(DATED), "least": F.col("ageBytes"), "most": F.col("ageBytes")}
-    )
-    dated = _date(served.where(~is_said), segments, starts, salts)
-    return said.select(*dated.columns).unionByName(dated)
+
+
+def _is_said() -> Column:
+    is_hit = (F.col("result") == "hit") | (F.coalesce("wouldHit", F.lit(0)) > 0)
+    return (F.col("v") >= AGES_SINCE) & F.col("ageBytes").isNotNull() & is_hit
 
 
 def build_segments(blocks: DataFrame) -> DataFrame:

@@ -78,7 +78,7 @@ def read_followed(
         entry.path: entry.text for entry in table.ledger.entries if entry.kind == "not-read"
     }
     ledger = build_ledger(table.reports, not_read | listing.unreadable, listing.skipped)
-    return replace(table, ledger=ledger) if table.reports else empty_table(spark, ledger)
+    return replace(table, ledger=ledger, parts=()) if table.reports else empty_table(spark, ledger)
 
 
 def _ingest_finished(

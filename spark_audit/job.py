@@ -1,8 +1,8 @@
-"""The audit from paths to findings: the one place where Spark jobs are started.
+"""The audit from paths to findings.
 
 Owns the order of the work, what is cached, and the Parquet tables in `<out>/tables`. Must not know HTML.
-Invariants: the log is parsed once (lines are cached, then the facts); what is collected to the driver is
-bounded by TOP rows, WINDOWS windows or a closed set; the findings hold plain values only.
+Invariants: rows are read by what sums and joins them alone (`kept_sums`, `curves`), all else is made of sums; what is
+collected to the driver is bounded by TOP rows, WINDOWS windows or a closed set; the findings hold plain values only.
 """
 
 from collections.abc import Callable
@@ -16,9 +16,8 @@ from pyspark.sql import functions as F
 
 from metrics.access_log_schema import EMPTY_INTERVAL_MS
 from spark_audit import tables
-from spark_audit.ages import AGES_SINCE, build_ages, build_segments, find_log_starts, plan_salts
 from spark_audit.brokers import join_brokers
-from spark_audit.calibration import Calibration, calibrate
+from spark_audit.curves import read_curves
 from spark_audit.diagnosis import (
     NO_PRICES,
     Diagnosis,
@@ -28,9 +27,9 @@ from spark_audit.diagnosis import (
     diagnose,
     plan_topic_needs,
 )
+from spark_audit.kept_sums import read_sums
 from spark_audit.ledger import Ledger
 from spark_audit.line_table import LineTable
-from spark_audit.profile import build_load
 from spark_audit.reading import (
     FileCount,
     Inputs,
@@ -49,11 +48,11 @@ from spark_audit.reconcile import (
     reconcile_old,
     reconcile_scrape,
 )
-from spark_audit.sections import build_marks, build_sections, read_boot_logs
-from spark_audit.sizing import Curves, Sizing, build_curves
+from spark_audit.sections import build_marks, merge_sections, read_boot_logs
+from spark_audit.sizing import Sizing
 from spark_audit.storage import Store, escape_glob, to_uri
-from spark_audit.what_if.replay import SIZE_STEPS, Trace, WhatIf, replay_all
-from spark_audit.what_if.trace import build_trace
+from spark_audit.sums import ADMISSIONS, BY_TIME, WINDOWED, SummedRows, build_sums
+from spark_audit.what_if.replay import WhatIf
 
 TOP: Final = 15
 WRITERS: Final = 3
@@ -65,8 +64,6 @@ TOPIC_ROWS: Final = 20_000
 PERIOD_TOPICS: Final = 200
 OTHER_TOPICS: Final = "(other topics)"
 """Stands for the topics beyond TOPIC_ROWS or PERIOD_TOPICS; no topic of Kafka can have this name."""
-WHAT_IF_TARGET: Final = 0.95
-"""Other policies are replayed at the size for it where the cache's own is not known."""
 _WINDOW_SECONDS: Final = (1, 2, 5, 10, 30, 60, 120, 300, 900, 3600, 6 * 3600, 24 * 3600)
 
 TableRow = dict[str, Any]
@@ -99,10 +96,17 @@ class TopicPeriods(NamedTuple):
 class Source:
     """Good lines, and what is known of the files that they are from."""
 
-    lines: DataFrame
+    table: LineTable
     files: list[FileCount]
     problems: dict[str, int]
-    ledger: Ledger
+
+    @property
+    def lines(self) -> DataFrame:
+        return self.table.lines
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.table.ledger
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,36 +173,38 @@ def run(
 
 
 def _source_of(table: LineTable) -> Source:
-    return Source(table.lines, count_files(table), count_problems(table), table.ledger)
+    return Source(table, count_files(table), count_problems(table))
 
 
 def _compute(
     spark: SparkSession, request: Request, source: Source, say: Callable[[str], None]
 ) -> Findings:
     lines, files, problems = source.lines, source.files, source.problems
-    boots = _rows(tables.boots(lines).orderBy("firstMs", "boot"))
+    sums = read_sums(spark, source.table, plan_window_ms, say)
+    boots = _rows(tables.boots(sums.frames["boot_lines"], lines).orderBy("firstMs", "boot"))
     if not any(boot["fetchLines"] or boot["emptyLines"] for boot in boots):
         raise NothingToRead(_describe_nothing(files, problems, source.ledger))
     say(
         f"{sum(file.lines for file in files):,} lines, {sum(problems.values()):,} of them unreadable"
         f"; {show_ledger(source.ledger)}"
     )
-    fetches, empties, blocks = (good_lines(lines, of) for of in ("fetch", "empty", "block"))
     window_ms = request.window_ms or plan_window_ms(
         boots[0]["firstMs"],
         max(boot["lastMs"] for boot in boots),
         EMPTY_INTERVAL_MS if any(boot["emptyLines"] for boot in boots) else 0,
     )
     cache_size_bytes = _current_size(request, boots)
-    facts = _build_facts(fetches, empties, window_ms)
-    planned = _plan_tables(facts, fetches, empties, blocks, window_ms)
+    frames = dict(sums.frames)
+    if not sums.fits(window_ms):
+        frames |= build_sums(SummedRows(lines, window_ms), WINDOWED)
+    facts = _build_facts(frames, window_ms)
+    planned = _plan_tables(facts, frames, window_ms)
     written = _write_tables(spark, planned, f"{to_uri(request.out)}/tables", say)
     totals = _rows(written["totals"].orderBy("result", F.desc("bytes"), "reason"))
     say("computing the sizing curve")
     topics = _top(written["by_topic"], "topic")
-    salts = plan_salts(_count_asked(boots, totals))
-    (sizing, topic_sizing, _), what_if = _build_curves(
-        lines, boots, cache_size_bytes, [row["topic"] for row in topics], salts
+    (sizing, topic_sizing, _), what_if = read_curves(
+        spark, source.table, frames, boots, cache_size_bytes, topics, totals, say
     )
     _write_curve(spark, sizing, f"{to_uri(request.out)}/tables")
     reconciliations = _reconcile(
@@ -283,22 +289,20 @@ class Facts(NamedTuple):
     learned: DataFrame
 
 
-def _build_facts(fetches: DataFrame, empties: DataFrame, window_ms: int) -> Facts:
-    answered = tables.build_answered(fetches, empties)
-    places = tables.build_places(fetches, empties)
-    keys = ("boot", "connection", "clientId", "group", "result", "reason")
-    by_client = tables.sum_answered(answered, window_ms, *keys).persist()
+def _build_facts(frames: dict[str, DataFrame], window_ms: int) -> Facts:
+    start = tables.floor_to(F.col("windowMs"), window_ms)
+    by_client = frames["by_client"].persist()
     learned = tables.learn_groups(by_client)
     return Facts(
-        tables.sum_answered(answered, window_ms, "windowMs", "topic", "result", "reason").persist(),
-        tables.sum_answered(places, window_ms, "topic", "partition", "result").persist(),
+        frames[BY_TIME].withColumn("windowMs", start).persist(),
+        frames["by_partition"],
         tables.fill_groups(by_client, learned),
         learned,
     )
 
 
 def _plan_tables(
-    facts: Facts, fetches: DataFrame, empties: DataFrame, blocks: DataFrame, window_ms: int
+    facts: Facts, frames: dict[str, DataFrame], window_ms: int
 ) -> dict[str, DataFrame]:
     """The tables by name, not computed yet."""
     by_time, by_client = facts.by_time, facts.by_client
@@ -312,16 +316,16 @@ def _plan_tables(
         "passes": tables.reasons(by_time, "pass", "topic"),
         "by_group": tables.hit_ratio(tables.name_groups(by_client), "group"),
         "by_boot": tables.hit_ratio(by_client, "boot"),
-        "by_section": build_sections(tables.build_answered(fetches, empties)),
-        "lag_bands": tables.lag_bands(tables.build_places(fetches, empties)),
-        "lag_times": tables.lag_times(fetches),
-        "laggards": tables.laggards(fetches, facts.learned),
-        "fresh_misses": tables.fresh_misses(fetches),
-        "stored": tables.stored(blocks),
-        "latency": tables.latency(fetches),
-        "delays_by_client": tables.delays(fetches, "clientId"),
-        "delays_by_topic": tables.delays(fetches, "topic"),
-        "admissions": tables.admissions(blocks, window_ms),
+        "by_section": merge_sections(frames["by_section"]),
+        "lag_bands": tables.lag_bands(frames["lags"]),
+        "lag_times": tables.lag_times(frames["lag_times"]),
+        "laggards": tables.laggards(frames["behind"], facts.learned),
+        "fresh_misses": tables.fresh_misses(frames["fresh"]),
+        "stored": tables.stored(frames["stored"]),
+        "latency": tables.latency(frames["total_times"], frames["wait_times"]),
+        "delays_by_client": tables.delays(frames["delays_by_client"], "clientId"),
+        "delays_by_topic": tables.delays(frames["delays_by_topic"], "topic"),
+        "admissions": tables.admissions(frames[ADMISSIONS], window_ms),
     }
 
 
@@ -343,55 +347,6 @@ def _write_tables(
 
     with ThreadPoolExecutor(WRITERS) as pool:
         return dict(zip(planned, pool.map(write, planned), strict=True))
-
-
-def _count_asked(boots: list[TableRow], totals: list[TableRow]) -> int:
-    """At most how many fetches do not say their age themselves, so that they are joined to what was stored. From
-    version 3 on hits do.
-    """
-    if any(boot["schemaVersion"] < AGES_SINCE for boot in boots):
-        return sum(boot["fetchLines"] for boot in boots)
-    return sum(row["partitions"] for row in totals if row["result"] != "hit")
-
-
-def _build_curves(
-    lines: DataFrame,
-    boots: list[TableRow],
-    cache_size_bytes: int | None,
-    topics: list[str],
-    salts: int,
-) -> tuple[Curves, WhatIf | None]:
-    """The sizing curves, and other policies on the same log (None: nothing was stored or read)."""
-    fetches, blocks = good_lines(lines, "fetch"), good_lines(lines, "block")
-    load = build_load(blocks)
-    sizes = {boot["boot"]: boot["cacheSizeBytes"] for boot in boots}
-    calibration = calibrate(load.classes, sizes.get(load.boot), load.held_bytes)
-    segments = build_segments(blocks).persist()
-    ages = build_ages(tables.name_topics(fetches), segments, find_log_starts(boots), salts)
-    curves = build_curves(ages, calibration, cache_size_bytes, topics, load.boot)
-    what_if = None
-    size_bytes = cache_size_bytes or curves.whole.needed_bytes.get(WHAT_IF_TARGET)
-    if load.boot is not None and size_bytes:
-        trace = build_trace(fetches, blocks, segments, load.boot)
-        what_if = _replay(trace, curves, calibration, load.boot, size_bytes)
-    segments.unpersist()
-    return curves, what_if
-
-
-def _replay(
-    trace: Trace, curves: Curves, calibration: Calibration, boot: str, size_bytes: int
-) -> WhatIf | None:
-    """Other policies on one boot's log, at `size_bytes` and around it. Where the trace is a sample, the exact FIFO of
-    this boot corrects it.
-    """
-    sizes = [round(step * size_bytes) for step in SIZE_STEPS]
-    held = [(size, calibration.held_bytes(size)) for size in sizes]
-
-    def fifo(held_bytes: int) -> float | None:
-        return curves.boot.hit_ratio(curves.boot.ages.within(held_bytes)[0])
-
-    results = replay_all(trace, held, fifo)
-    return WhatIf(boot, len(trace.events), trace.rate, results) if results else None
 
 
 def _write_curve(spark: SparkSession, sizing: Sizing, directory: str) -> None:

@@ -38,13 +38,23 @@ class Commit(NamedTuple):
     skipped: tuple[str, ...]
 
 
+class TablePart(NamedTuple):
+    """A table, and those of its ingests that are committed and have rows."""
+
+    uri: str
+    ingests: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class LineTable:
-    """What a report reads: good lines with the columns of every type, and how complete they are."""
+    """What a report reads: good lines with the columns of every type, and how complete they are. `parts`: the tables
+    that last, none where lines are of a table that is removed afterwards.
+    """
 
     lines: DataFrame
     reports: tuple[SegmentReport, ...]
     ledger: Ledger
+    parts: tuple[TablePart, ...] = ()
 
     @property
     def counted(self) -> list[SegmentReport]:
@@ -119,6 +129,7 @@ def open_table(spark: SparkSession, store: Store, tables: Sequence[str]) -> Line
     reports: list[SegmentReport] = []
     not_read: dict[str, str] = {}
     skipped: set[str] = set()
+    parts: list[TablePart] = []
     for table in tables:
         data_format, commits = read_commits(store, table)
         committed = [commit.ingest for commit in commits if commit.files]
@@ -126,6 +137,7 @@ def open_table(spark: SparkSession, store: Store, tables: Sequence[str]) -> Line
             rows = _load(spark, table, data_format).where(F.col("ingest").isin(committed))
             frames.append(rows)
             reports += read_reports(rows)
+            parts.append(TablePart(table, tuple(committed)))
         read = {file.uri for commit in commits for file in commit.files}
         for commit in commits:
             not_read |= {uri: why for uri, why in commit.not_read.items() if uri not in read}
@@ -139,7 +151,7 @@ def open_table(spark: SparkSession, store: Store, tables: Sequence[str]) -> Line
     lines = lines.where(F.col("type") != REPORT)
     for ingest, segments in ledger.left_out.items():
         lines = lines.where((F.col("ingest") != ingest) | ~F.col("segment").isin(list(segments)))
-    return LineTable(lines.drop("report"), tuple(reports), ledger)
+    return LineTable(lines.drop("report"), tuple(reports), ledger, tuple(parts))
 
 
 def empty_table(spark: SparkSession, ledger: Ledger) -> LineTable:

@@ -40,35 +40,80 @@ ASSUMED_BATCH_BYTES: Final = 16_384
 """The producer's default `batch.size`: the length of batches in logs that do not say how many there were."""
 
 
-def build_load(blocks: DataFrame) -> Load:
-    """The load of the boot that tells most of it: whose cache was full for most lines, else that stored most. A few
-    small jobs over the block lines.
-    """
-    boots = blocks.groupBy("boot").agg(
+_LOW_BITS: Final = 20
+"""`heldBytes` is added up in two parts, each of which is exact for any log."""
+
+
+def sum_boots(blocks: DataFrame) -> DataFrame:
+    """By boot, what `build_load` chooses by."""
+    low = F.col("heldBytes") % F.lit(1 << _LOW_BITS)
+    return blocks.groupBy("boot").agg(
         F.count("heldBytes").alias("held"),
-        F.avg("heldBytes").alias("heldBytes"),
+        F.sum(F.shiftright("heldBytes", _LOW_BITS)).alias("heldHigh"),
+        F.sum(low).alias("heldLow"),
         F.sum("bytes").alias("bytes"),
         F.count("batches").alias("known"),
     )
-    chosen = boots.orderBy(F.desc("held"), F.desc("bytes"), "boot").first()
+
+
+def sum_partitions(blocks: DataFrame) -> DataFrame:
+    """By boot and partition: bytes and offsets of all runs; of those that say how many batches they stand for, their
+    bytes, batches, and the least and greatest mean length; the same as if none said it (`assumed`).
+    """
+    assumed = F.ceil(F.col("bytes") / ASSUMED_BATCH_BYTES)
+    length, assumed_length = F.col("bytes") / F.col("batches"), F.col("bytes") / assumed
+    return blocks.groupBy("boot", F.coalesce("topicId", "topic").alias("of"), "partition").agg(
+        F.sum("bytes").alias("bytes"),
+        F.sum(F.col("nextOffset") - F.col("baseOffset")).alias("offsets"),
+        F.sum(F.when(F.col("batches").isNotNull(), F.col("bytes"))).alias("knownBytes"),
+        F.sum("batches").alias("batches"),
+        F.min(length).alias("shortest"),
+        F.max(length).alias("longest"),
+        F.sum(assumed).alias("assumedBatches"),
+        F.min(assumed_length).alias("assumedShortest"),
+        F.max(assumed_length).alias("assumedLongest"),
+    )
+
+
+def merge_partitions(sums: DataFrame) -> DataFrame:
+    """One row for each boot and partition, of rows of `sum_partitions` of several sets."""
+    added = ("bytes", "offsets", "knownBytes", "batches", "assumedBatches")
+    return sums.groupBy("boot", "of", "partition").agg(
+        *(F.sum(name).alias(name) for name in added),
+        *(F.min(name).alias(name) for name in ("shortest", "assumedShortest")),
+        *(F.max(name).alias(name) for name in ("longest", "assumedLongest")),
+    )
+
+
+def build_load(boots: DataFrame, partitions: DataFrame) -> Load:
+    """The load of the boot that tells most of it: whose cache was full for most lines, else that stored most. `boots`:
+    of `sum_boots`; `partitions`: of `merge_partitions`.
+    """
+    sums = boots.groupBy("boot").agg(
+        *(F.sum(name).alias(name) for name in ("held", "heldHigh", "heldLow", "bytes", "known"))
+    )
+    chosen = sums.orderBy(F.desc("held"), F.desc("bytes"), "boot").first()
     if chosen is None:
         return Load(None, (), None, False)
+    held_bytes = None
+    if chosen["held"]:
+        held_bytes = ((chosen["heldHigh"] << _LOW_BITS) + chosen["heldLow"]) / chosen["held"]
     has_batches = chosen["known"] > 0
-    classes = _build_classes(blocks.where(F.col("boot") == chosen["boot"]), has_batches)
-    return Load(chosen["boot"], classes, chosen["heldBytes"], has_batches)
+    classes = _build_classes(partitions.where(F.col("boot") == chosen["boot"]), has_batches)
+    return Load(chosen["boot"], classes, held_bytes, has_batches)
 
 
-def _build_classes(blocks: DataFrame, has_batches: bool) -> tuple[PartitionClass, ...]:
-    assumed = F.ceil(F.col("bytes") / ASSUMED_BATCH_BYTES)
-    runs = blocks.where(F.col("batches").isNotNull()) if has_batches else blocks
-    counted = runs.withColumn("batches", F.coalesce("batches", assumed))
-    length = F.col("bytes") / F.col("batches")
-    partitions = counted.groupBy(F.coalesce("topicId", "topic").alias("of"), "partition").agg(
-        F.sum("bytes").alias("bytes"),
-        F.sum("batches").alias("batches"),
-        ((F.max(length) > F.min(length)) | (F.sum("bytes") % F.sum("batches") != 0)).alias("mixed"),
+def _build_classes(partitions: DataFrame, has_batches: bool) -> tuple[PartitionClass, ...]:
+    names = ("knownBytes", "batches", "shortest", "longest")
+    if not has_batches:
+        names = ("bytes", "assumedBatches", "assumedShortest", "assumedLongest")
+    size, batches, shortest, longest = map(F.col, names)
+    counted = partitions.where(batches.isNotNull()).select(
+        size.alias("bytes"),
+        batches.alias("batches"),
+        ((longest > shortest) | (size % batches != 0)).alias("mixed"),
     )
-    classes = partitions.groupBy(
+    classes = counted.groupBy(
         _class_of(F.col("bytes")), _class_of(F.col("bytes") / F.col("batches")), "mixed"
     ).agg(
         F.count("*").alias("partitions"),

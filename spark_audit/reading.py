@@ -10,6 +10,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_audit.ingest import ingest
+from spark_audit.kept_sums import plan_read_bytes
 from spark_audit.ledger import Ledger
 from spark_audit.line_table import LineTable, is_table, open_table
 from spark_audit.storage import Store, plain_path, to_uri
@@ -39,7 +41,7 @@ class Inputs(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Stored bytes of this machine's files, as far as they can be seen."""
+        """Stored bytes of this machine's files that are read, as far as they can be seen."""
         return sum(_size_bytes(name) for name in self.names if ":/" not in name)
 
 
@@ -72,7 +74,8 @@ def read_lines(
         target = to_uri(scratch)
         ingest(spark, logs, target, say=say)
         tables.append(target)
-    return open_table(spark, store, tables)
+    table = open_table(spark, store, tables)
+    return replace(table, parts=()) if logs else table
 
 
 def good_lines(lines: DataFrame, line_type: str) -> DataFrame:
@@ -117,9 +120,13 @@ def show_ledger(ledger: Ledger) -> str:
 
 
 def _size_bytes(name: str) -> int:
-    """Of a file, or of all files below a directory; 0 of what may not be looked at."""
-    below = [Path(at, one) for at, _, files in os.walk(name) for one in files]
+    """Of a file, or of all files below a directory; of a table what has to be read; 0 of what may not be looked at."""
     size_bytes = 0
+    with suppress(OSError):
+        kept_bytes = plan_read_bytes(Path(name))
+        if kept_bytes is not None:
+            return kept_bytes
+    below = [Path(at, one) for at, _, files in os.walk(name) for one in files]
     for path in below or [Path(name)]:
         with suppress(OSError):
             size_bytes += path.stat().st_size

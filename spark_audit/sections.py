@@ -37,6 +37,13 @@ def build_sections(answered: DataFrame) -> DataFrame:
     )
 
 
+def merge_sections(sections: DataFrame) -> DataFrame:
+    """One row for each key, of rows of `build_sections` of several sets."""
+    return sections.groupBy("boot", "section", "result", "reason").agg(
+        F.sum("partitions").alias("partitions"), F.sum("bytes").alias("bytes")
+    )
+
+
 def build_marks(sections: DataFrame, counters: DataFrame) -> DataFrame:
     """A row for each `counters` line and each result and reason: `counted*` is what it says, `expected*` what has come
     since the boot's first such line, `found*` what the sections since then add up to; `before*`: of the row of the line

@@ -24,10 +24,6 @@ from spark_audit.calibration import LEAST_SIZE_BYTES, Calibration
 
 STEPS_PER_DOUBLING: Final = 4
 TARGETS: Final = (0.9, 0.95, 0.99, 0.999)
-BUCKETS_A_DOUBLING: Final = 256
-"""Ages are summed in buckets of 0.3 %; of each the least and the greatest age are kept, and what lies between is
-taken to lie evenly.
-"""
 _MOST, _LEAST = "most", "least"
 
 
@@ -183,7 +179,9 @@ def build_curves(
     topics: Sequence[str] = (),
     boot: str | None = None,
 ) -> Curves:
-    """One job over `ages`. `topics`: at most a page of them; `boot` None: the curve of the boot is of nothing."""
+    """One job over `ages`, of `ages.sum_ages`. `topics`: at most a page of them; `boot` None: the curve of the boot is
+    of nothing.
+    """
     topic = F.when(F.col("topic").isin(*topics), F.col("topic")) if topics else F.lit(None)
     marked = ages.withColumns(
         {"topic": topic.cast("string"), "isAsked": F.col("boot").eqNullSafe(F.lit(boot))}
@@ -203,19 +201,18 @@ def _group(ages: DataFrame) -> DataFrame:
     """Bytes and number by kind (`bucket` -1), and by buckets of `most` and of `least`. Rows that are in the same
     buckets are added up before they are looked at in three ways.
     """
-    buckets = {of: _bucket_of(F.col(of)).alias(f"{of}Bucket") for of in (_MOST, _LEAST)}
-    summed = (
-        ages.select("topic", "isAsked", "kind", "bytes", _MOST, _LEAST, *buckets.values())
-        .groupBy("topic", "isAsked", "kind", "mostBucket", "leastBucket")
-        .agg(
-            *(of(name).alias(f"{name}_{of.__name__}") for name in buckets for of in (F.min, F.max)),
-            F.sum("bytes").alias("bytes"),
-            F.count("*").alias("partitions"),
-        )
+    summed = ages.groupBy("topic", "isAsked", "kind", "mostBucket", "leastBucket").agg(
+        *(
+            of(f"{name}_{of.__name__}").alias(f"{name}_{of.__name__}")
+            for name in (_MOST, _LEAST)
+            for of in (F.min, F.max)
+        ),
+        F.sum("bytes").alias("bytes"),
+        F.sum("partitions").alias("partitions"),
     )
     none = F.lit(0).cast("long")
     entries = [_entry(F.col("kind"), F.lit(-1), none, none)]
-    for name in buckets:
+    for name in (_MOST, _LEAST):
         bucket = F.col(f"{name}Bucket")
         entries.append(_entry(F.lit(name), bucket, F.col(f"{name}_min"), F.col(f"{name}_max")))
     entry = summed.select(
@@ -237,10 +234,6 @@ def _entry(of: Column, bucket: Column, least: Column, most: Column) -> Column:
     return F.struct(
         of.alias("of"), bucket.alias("bucket"), least.alias("least"), most.alias("most")
     )
-
-
-def _bucket_of(age: Column) -> Column:
-    return F.floor(F.log2(F.greatest(age, F.lit(1))) * BUCKETS_A_DOUBLING).cast("int")
 
 
 def _fit(sums: Any, calibration: Calibration, current_bytes: int | None) -> Sizing:

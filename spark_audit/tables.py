@@ -46,6 +46,8 @@ cache of 80 GB holds so much of 170 MB/s, and reads further behind are of the di
 """
 CLOCK_SKEW_MS = 60_000
 """A time stamp that is later than the response by more is no age: producers set it as they like (CreateTime)."""
+BULK_TYPES = ("fetch", "empty", "block")
+"""Types of rows of which there are many: they are summed before a report looks at them (`sums`)."""
 _ALIKE = (
     *("boot", "section", "ts", "connection", "listener", "clientId", "group", "topic", "topicId"),
     *("result", "reason"),
@@ -128,7 +130,7 @@ def sum_answered(answered: DataFrame, window_ms: int, *keys: str) -> DataFrame:
         {
             "topic": F.coalesce("topic", "topicId", F.lit(UNKNOWN_TOPIC)),
             "clientId": F.coalesce("clientId", F.lit(NO_CLIENT_ID)),
-            "windowMs": _window_start(window_ms),
+            "windowMs": floor_to(F.col("ts"), window_ms),
         }
     )
     return named.groupBy(*keys).agg(
@@ -192,92 +194,49 @@ def reasons(facts: DataFrame, result: str, *keys: str) -> DataFrame:
     return totals(facts.where(F.col("result") == result), *keys).drop("result")
 
 
-def lag_bands(places: DataFrame) -> DataFrame:
-    """Hit ratio by how far behind the high watermark the fetch began; `bandIndex` orders the bands."""
-    index = F.when(F.col("lag").isNull(), len(LAG_BANDS))
-    name = F.when(F.col("lag").isNull(), UNKNOWN_LAG)
-    for number, (below, label) in enumerate(LAG_BANDS):
-        index = index.when(F.col("lag") < below, number)
-        name = name.when(F.col("lag") < below, label)
-    banded = places.withColumns({"bandIndex": index, "band": name})
-    counted = banded.withColumns(
-        {
-            "observedBytes": F.when(is_observed(), F.col("bytes")).otherwise(0),
-            "wouldHitBytes": F.coalesce("wouldHit", F.lit(0)),
-        }
-    )
-    return hit_ratio(counted, "bandIndex", "band")
-
-
-def lag_times(fetches: DataFrame) -> DataFrame:
-    """Hit ratio by the age of the first record handed out: the time of the response less the largest time stamp of its
-    batch; `bandIndex` orders the bands. Fetches that carried records, of version 3 on.
+def lag_bands(lags: DataFrame) -> DataFrame:
+    """Hit ratio by how far behind the high watermark the fetch began; `bandIndex` orders the bands. `lags`: of
+    `sums.sum_lags`.
     """
-    lag_ms = F.col("ts") - F.col("timestamp")
-    is_known = lag_ms >= -CLOCK_SKEW_MS
-    index = F.when(~F.coalesce(is_known, F.lit(False)), len(LAG_TIMES))
-    name = F.when(~F.coalesce(is_known, F.lit(False)), UNKNOWN_LAG)
-    for number, (below_ms, label) in enumerate(LAG_TIMES):
-        index = index.when(lag_ms < below_ms, number)
-        name = name.when(lag_ms < below_ms, label)
-    carried = fetches.where(F.col("bytes") > 0).withColumns(
-        {
-            "bandIndex": index,
-            "band": name,
-            "partitions": F.lit(1).cast("long"),
-            "emptyPartitions": F.lit(0).cast("long"),
-            "observedBytes": F.when(is_observed(), F.col("bytes")).otherwise(0),
-            "wouldHitBytes": F.coalesce("wouldHit", F.lit(0)),
-        }
-    )
-    return hit_ratio(carried, "bandIndex", "band")
+    return hit_ratio(lags, "bandIndex", "band")
 
 
-def laggards(fetches: DataFrame, learned: DataFrame) -> DataFrame:
+def lag_times(lag_times: DataFrame) -> DataFrame:
+    """Hit ratio by the age of the first record handed out; `bandIndex` orders the bands. `lag_times`: of
+    `sums.sum_lag_times`.
+    """
+    return hit_ratio(lag_times, "bandIndex", "band")
+
+
+def laggards(behind: DataFrame, learned: DataFrame) -> DataFrame:
     """Bytes read further behind than LAGGARD_MS from the broker, by topic, client id and group, and how far at most.
-    `learned`: of `learn_groups`.
+    `behind`: of `sums.sum_behind`; `learned`: of `learn_groups`.
     """
-    lag_ms = F.col("ts") - F.col("timestamp")
-    behind = (
-        fill_groups(fetches.where((lag_ms >= LAGGARD_MS) & (F.col("result") != "hit")), learned)
-        .withColumn("topic", F.coalesce("topic", "topicId", F.lit(UNKNOWN_TOPIC)))
-        .withColumn("clientId", F.coalesce("clientId", F.lit(NO_CLIENT_ID)))
-        .withColumn("group", F.coalesce("group", F.lit(NO_GROUP)))
-    )
-    return behind.groupBy("topic", "clientId", "group").agg(
-        F.sum("bytes").alias("bytes"),
-        F.count("*").alias("partitions"),
-        F.max(lag_ms).alias("lagMs_max"),
+    named = fill_groups(behind, learned).withColumn("group", F.coalesce("group", F.lit(NO_GROUP)))
+    return named.groupBy("topic", "clientId", "group").agg(
+        _sum_of("bytes"), _sum_of("partitions"), F.max("lagMs_max").alias("lagMs_max")
     )
 
 
-def fresh_misses(fetches: DataFrame) -> DataFrame:
-    """Bytes of misses at most LAGGARD_MS behind, by topic."""
-    lag_ms = F.col("ts") - F.col("timestamp")
-    fresh = fetches.where((lag_ms < LAGGARD_MS) & (F.col("result") == "miss"))
-    named = fresh.withColumn("topic", F.coalesce("topic", "topicId", F.lit(UNKNOWN_TOPIC)))
-    return named.groupBy("topic").agg(F.sum("bytes").alias("bytes"))
+def fresh_misses(fresh: DataFrame) -> DataFrame:
+    """Bytes of misses at most LAGGARD_MS behind, by topic. `fresh`: of `sums.sum_fresh`."""
+    return fresh.groupBy("topic").agg(_sum_of("bytes"))
 
 
-def stored(blocks: DataFrame) -> DataFrame:
-    """Bytes stored by topic and source."""
-    named = blocks.withColumn("topic", F.coalesce("topic", "topicId", F.lit(UNKNOWN_TOPIC)))
-    return named.groupBy("topic", "source").agg(F.sum("bytes").alias("bytes"))
+def stored(stored: DataFrame) -> DataFrame:
+    """Bytes stored by topic and source. `stored`: of `sums.sum_stored`."""
+    return stored.groupBy("topic", "source").agg(_sum_of("bytes"))
 
 
-def latency(fetches: DataFrame) -> DataFrame:
-    """Percentiles (see `_step_of`) and maxima of totalMs and waitMs of fetches that carried bytes. Equal times are
-    counted first: there are some thousands of them, however long the log is.
+def latency(total: DataFrame, wait: DataFrame) -> DataFrame:
+    """Percentiles (see `step_of`) and maxima of totalMs and waitMs of fetches that carried bytes. `total`, `wait`: of
+    `sums.count_times`.
     """
-    carried = fetches.where(F.col("bytes") > 0)
-    total, wait = (_rank_times(carried, time) for time in ("totalMs", "waitMs"))
-    return total.join(wait.drop("partitions"), "result")
+    ranked = _rank_times(wait, "waitMs").drop("partitions")
+    return _rank_times(total, "totalMs").join(ranked, "result")
 
 
-def _rank_times(carried: DataFrame, time: str) -> DataFrame:
-    counted = carried.groupBy("result", _step_of(time).alias("micros")).agg(
-        F.count("*").alias("partitions"), F.max(time).alias("most")
-    )
+def _rank_times(counted: DataFrame, time: str) -> DataFrame:
     ranks = F.percentile("micros", list(_PERCENTILES.values()), F.col("partitions"))
     return counted.groupBy("result").agg(
         F.sum("partitions").alias("partitions"),
@@ -286,36 +245,29 @@ def _rank_times(carried: DataFrame, time: str) -> DataFrame:
     )
 
 
-def delays(fetches: DataFrame, *keys: str) -> DataFrame:
-    """Misses that waited until their disk could bear them, by `keys`: how many, their bytes, and for how long."""
-    delayed = (
-        fetches.where(F.col("delayMs") > 0)
-        .withColumn("topic", F.coalesce("topic", "topicId", F.lit(UNKNOWN_TOPIC)))
-        .withColumn("clientId", F.coalesce("clientId", F.lit(NO_CLIENT_ID)))
+def delays(counted: DataFrame, key: str) -> DataFrame:
+    """Misses that waited until their disk could bear them, by `key`: how many, their bytes, and for how long.
+    `counted`: of `sums.count_delays` by the same key.
+    """
+    ranks = F.percentile("micros", list(_DELAY_PERCENTILES.values()), F.col("partitions"))
+    return counted.groupBy(key).agg(
+        _sum_of("partitions"),
+        _sum_of("bytes"),
+        (F.sum("delayMicros") / 1000).alias("delayMs_sum"),
+        *_name_ranks(ranks, "delayMs", _DELAY_PERCENTILES),
+        F.max("most").alias("delayMs_max"),
     )
-    return delayed.groupBy(*keys).agg(
-        F.count("*").alias("partitions"),
-        F.sum("bytes").alias("bytes"),
-        (F.sum(_micros("delayMs")) / 1000).alias("delayMs_sum"),
-        *_percentiles("delayMs", _DELAY_PERCENTILES),
-        F.max("delayMs").alias("delayMs_max"),
-    )
-
-
-def _percentiles(field: str, shares: Mapping[str, float]) -> list[Column]:
-    """Percentiles of a time in ms, to four digits, rounded down."""
-    return _name_ranks(F.percentile(_step_of(field), list(shares.values())), field, shares)
 
 
 def _name_ranks(ranks: Column, field: str, shares: Mapping[str, float]) -> list[Column]:
     return [(ranks[number] / 1000).alias(f"{field}_{name}") for number, name in enumerate(shares)]
 
 
-def _step_of(field: str) -> Column:
+def step_of(field: str) -> Column:
     """A time in ms as microseconds, rounded down to four digits, and to ten seconds above a day. Whole numbers, so that
     no sum depends on the order of the lines; digits bound how many different ones there are.
     """
-    micros = _micros(field)
+    micros = micros_of(field)
     stepped = F.when(micros < 10_000, micros)
     for power in range(1, 7):
         step = 10**power
@@ -323,44 +275,34 @@ def _step_of(field: str) -> Column:
     return stepped.otherwise(micros - micros % 10**7)
 
 
-def _micros(field: str) -> Column:
+def micros_of(field: str) -> Column:
     """A time in ms as whole microseconds: sums of them are exact in any order."""
     return F.round(F.col(field) * 1000).cast("long")
 
 
-def admissions(blocks: DataFrame, window_ms: int) -> DataFrame:
-    """Bytes admitted by window and source."""
-    windowed = blocks.withColumn("windowMs", _window_start(window_ms))
-    return windowed.groupBy("windowMs", "source").agg(
-        F.count("*").alias("runs"), F.sum("bytes").alias("bytes")
+def admissions(admitted: DataFrame, window_ms: int) -> DataFrame:
+    """Bytes admitted by window and source. `admitted`: of `sums.sum_admissions`, by windows that divide this one."""
+    return (
+        admitted.withColumn("windowMs", floor_to(F.col("windowMs"), window_ms))
+        .groupBy("windowMs", "source")
+        .agg(_sum_of("runs"), _sum_of("bytes"))
     )
 
 
-def boots(lines: DataFrame) -> DataFrame:
+def boots(sums: DataFrame, lines: DataFrame) -> DataFrame:
     """Per boot: version, first and last line, admitted bytes then, the writer's own counts, the cache's size, and what
-    `ages.find_log_starts` needs. Lines about responses are many: what is needed of them is summed first.
+    `ages.find_log_starts` needs. `sums`: of `sums.sum_boot_lines`; of `lines`, those of other types are read.
     """
-    is_answer = F.col("type").isin("fetch", "empty")
-    answers = (
-        lines.where(is_answer)
-        .groupBy("boot", "type")
-        .agg(
-            F.max("v").alias("v"),
-            F.min(F.coalesce("firstMs", "ts")).alias("firstMs"),
-            F.max("ts").alias("ts"),
-            F.min("admittedBytes").alias("admittedBytes"),
-            F.max("admittedBytes").alias("admittedBytesLast"),
-            F.count("*").alias("lines"),
-        )
+    others = lines.where(~F.col("type").isin(*BULK_TYPES)).select(
+        *_BOOT_FIELDS,
+        F.col("admittedBytes").alias("admittedBytesLast"),
+        F.col("admittedBytes").alias("clock"),
+        F.lit(1).cast("long").alias("lines"),
     )
-    others = lines.where(~is_answer).select(
-        *_BOOT_FIELDS, F.col("admittedBytes").alias("admittedBytesLast"), F.lit(1).alias("lines")
-    )
-    began = F.when(F.col("type") == "block", F.coalesce("beganBytes", F.col("admittedBytes")))
     opened = (F.col("type") == "log") & (F.col("event") == "open")
     closed = (F.col("type") == "log") & (F.col("event") == "close")
     return (
-        others.unionByName(answers, allowMissingColumns=True)
+        others.unionByName(sums, allowMissingColumns=True)
         .groupBy("boot")
         .agg(
             F.max("v").alias("schemaVersion"),
@@ -368,7 +310,7 @@ def boots(lines: DataFrame) -> DataFrame:
             F.max("ts").alias("lastMs"),
             F.min("admittedBytes").alias("admittedBytesFirst"),
             F.max("admittedBytesLast").alias("admittedBytesLast"),
-            F.min(F.least(began, F.col("admittedBytes"))).alias("clockFirst"),
+            F.min("clock").alias("clockFirst"),
             F.max("droppedLines").alias("droppedLines"),
             F.max("cacheSizeBytes").alias("cacheSizeBytes"),
             F.max("nodeId").alias("nodeId"),
@@ -391,14 +333,15 @@ def boots(lines: DataFrame) -> DataFrame:
 
 
 _BOOT_FIELDS = (
-    *("boot", "type", "v", "ts", "firstMs", "admittedBytes", "beganBytes", "droppedLines"),
+    *("boot", "type", "v", "ts", "firstMs", "admittedBytes", "droppedLines"),
     *("cacheSizeBytes", "nodeId", "listeners", "sequence", "upstream", "number", "leaseLapses"),
     *("producedBytes", "event"),
 )
 
 
-def _window_start(window_ms: int) -> Column:
-    return F.col("ts") - F.col("ts") % F.lit(window_ms)
+def floor_to(time: Column, window_ms: int) -> Column:
+    """The start of the window that a time in ms lies in."""
+    return time - time % F.lit(window_ms)
 
 
 def _sum_of(measure: str, result: str | None = None) -> Column:

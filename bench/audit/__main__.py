@@ -70,6 +70,7 @@ def plan_commands(logs: Path, scratch: Path) -> dict[str, list[str]]:
         report.SCAN: [sys.executable, "-m", "bench.audit.scan", str(logs)],
         report.FLOOR: [sys.executable, "-m", "bench.audit.floor", str(logs)],
         report.INGEST: [*AUDIT, "ingest", str(logs), table],
+        report.FIRST: [*AUDIT, table, "--out", f"{out}-first"],
         report.AGAIN: [*AUDIT, table, "--out", out],
         report.WHOLE: [*AUDIT, str(logs), "--out", f"{out}-whole"],
     }
@@ -79,8 +80,9 @@ def read_sizes(tool: str, said: str, scratch: Path) -> set[int]:
     """The bytes of all Fetches, by a tool that says so: they are those of the same lines."""
     if tool == report.FLOOR:
         return {int(said.split()[-1])}
-    if tool in (report.AGAIN, report.WHOLE):
-        out = scratch / ("out" if tool == report.AGAIN else "out-whole")
+    folders = {report.FIRST: "out-first", report.AGAIN: "out", report.WHOLE: "out-whole"}
+    if tool in folders:
+        out = scratch / folders[tool]
         return {json.loads((out / "summary.json").read_text())["fetches"]["bytes"]}
     return set()
 

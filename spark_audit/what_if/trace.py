@@ -8,7 +8,7 @@ themselves, so that all events of an object are there or none.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -23,14 +23,25 @@ OBJECT_BYTES: Final = 16_384
 _PARTITION: Final = ("of", "partition")
 
 
-def build_trace(fetches: DataFrame, blocks: DataFrame, segments: DataFrame, boot: str) -> Trace:
+EVENT_COLUMNS: Final = ("hash", "number", "size", "read")
+"""Of an event: its partition's name as a number, its object, and what TraceEvent has."""
+
+
+class SampledEvents(NamedTuple):
+    """Events of `rate` of all objects: an Arrow table of EVENT_COLUMNS, in the order of the clock."""
+
+    events: Any
+    rate: float
+
+
+def build_sample(
+    fetches: DataFrame, partitions: DataFrame, segments: DataFrame, boot: str
+) -> SampledEvents:
     """The trace of one boot, in the order of the clock of stored bytes; what is stored comes before what is read at the
-    same clock. A few jobs.
+    same clock. `partitions`: of `profile.merge_partitions`. A few jobs.
     """
     of = F.coalesce("topicId", "topic").alias("of")
-    stored = blocks.where(F.col("boot") == boot).select(
-        of, "partition", "baseOffset", "nextOffset", "bytes"
-    )
+    stored = partitions.where(F.col("boot") == boot)
     read = fetches.where(
         (F.col("boot") == boot)
         & (F.col("result").isin("hit", "miss") | is_observed())
@@ -43,10 +54,14 @@ def build_trace(fetches: DataFrame, blocks: DataFrame, segments: DataFrame, boot
         _sample(_build_reads(read, widths), rate)
     )
     ordered = events.orderBy("clock", "read", "hash", "number")
-    rows = ordered.select("hash", "number", "size", "read").toArrow()
-    columns = [column.to_pylist() for column in rows.columns]
+    return SampledEvents(ordered.select(*EVENT_COLUMNS).toArrow(), rate)
+
+
+def list_trace(sample: SampledEvents) -> Trace:
+    """The events as the replay takes them."""
+    columns = [sample.events[name].to_pylist() for name in EVENT_COLUMNS]
     listed = (TraceEvent((of, number), *sizes) for of, number, *sizes in zip(*columns, strict=True))
-    return Trace(list_events(listed), rate)
+    return Trace(list_events(listed), sample.rate)
 
 
 def list_events(events: Iterable[TraceEvent]) -> list[TraceEvent]:
@@ -73,13 +88,9 @@ def _count(lines: DataFrame) -> int:
 
 def _build_widths(stored: DataFrame) -> DataFrame:
     """For each partition the offsets of an object, and its bytes."""
-    sums = stored.groupBy(*_PARTITION).agg(
-        F.sum("bytes").alias("bytes"),
-        F.greatest(F.sum(F.col("nextOffset") - F.col("baseOffset")), F.lit(1)).alias("offsets"),
-    )
-    an_offset = F.col("bytes") / F.col("offsets")
+    an_offset = F.col("bytes") / F.greatest(F.col("offsets"), F.lit(1))
     width = F.greatest(F.lit(1), F.round(OBJECT_BYTES / an_offset)).cast("long")
-    return sums.select(
+    return stored.select(
         *_PARTITION,
         width.alias("width"),
         F.greatest(F.lit(1), F.round(width * an_offset)).cast("long").alias("size"),

@@ -22,6 +22,7 @@ from spark_audit.ages import (
     plan_salts,
 )
 from spark_audit.reading import find_inputs, good_lines, read_lines
+from spark_audit.sums import sum_boot_lines
 from tests.kit.log_lines import unfold
 from tests.spark_audit.replay import Fetch, Produce, Shape, Step, build_load, write_load
 
@@ -156,7 +157,9 @@ def judged(
     rewrite(root / "early", logs / DROPPED, drop)
     rewrite(root / "truncated", logs / AGAIN, store_again)
     lines = read_lines(spark, find_inputs([str(logs)]), root / "table").lines.persist()
-    starts = find_log_starts(row.asDict() for row in tables.boots(lines).collect())
+    starts = find_log_starts(
+        row.asDict() for row in tables.boots(sum_boot_lines(lines), lines).collect()
+    )
     fetches, segments = good_lines(lines, "fetch"), build_segments(good_lines(lines, "block"))
     names = ("boot", "v", "ts", "partition", "offset", "result", "kind", "least", "most")
 

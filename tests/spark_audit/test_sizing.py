@@ -8,12 +8,22 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from spark_audit import tables
-from spark_audit.ages import DATED, NEVER, UNKNOWN, build_ages, build_segments, find_log_starts
+from spark_audit.ages import (
+    DATED,
+    NEVER,
+    UNKNOWN,
+    build_ages,
+    build_segments,
+    find_log_starts,
+    sum_ages,
+)
 from spark_audit.calibration import LEAST_SIZE_BYTES, Calibration, calibrate
 from spark_audit.profile import build_load as profile_load
+from spark_audit.profile import sum_boots, sum_partitions
 from spark_audit.reading import find_inputs, good_lines, read_lines
 from spark_audit.sizing import TARGETS, Ages, Bucket, Sizing, build_curves, plan_sizes
 from spark_audit.summary import build_outlook
+from spark_audit.sums import sum_boot_lines
 from tests.spark_audit.replay import (
     Replayed,
     Shape,
@@ -75,13 +85,15 @@ def audit(
         spark, find_inputs([str(directory)]), directory.with_name(f"{directory.name}-table")
     ).lines.persist()
     blocks = good_lines(lines, "block")
-    load = profile_load(blocks)
+    load = profile_load(sum_boots(blocks), sum_partitions(blocks))
     assert load.has_batches and load.held_bytes == pytest.approx(replayed.held_bytes, rel=0.02)
     calibration = calibrate(load.classes, size_bytes, load.held_bytes)
     segments = build_segments(blocks).persist()
-    starts = find_log_starts(row.asDict() for row in tables.boots(lines).collect())
+    starts = find_log_starts(
+        row.asDict() for row in tables.boots(sum_boot_lines(lines), lines).collect()
+    )
     ages = build_ages(good_lines(lines, "fetch"), segments, starts)
-    sizing = build_curves(ages, calibration, size_bytes).whole
+    sizing = build_curves(sum_ages(ages), calibration, size_bytes).whole
     lines.unpersist()
     segments.unpersist()
     return Audit(steps, size_bytes, replayed, sizing)
@@ -128,7 +140,7 @@ def test_an_age_equal_to_the_held_bytes_is_a_hit_and_one_byte_more_a_miss(
     held = EXACT_FIFO.held_bytes(MIB)
     for age, hits in ((held, 1), (held + 1, 0)):
         rows = [("x", "t", 10, DATED, age, age), ("x", "t", 5, DATED, 2 * held, 2 * held)]
-        sizing = build_curves(spark.createDataFrame(rows, COLUMNS), EXACT_FIFO, MIB).whole
+        sizing = build_curves(sum_ages(spark.createDataFrame(rows, COLUMNS)), EXACT_FIFO, MIB).whole
         (point,) = [one for one in sizing.points if one.size_bytes == MIB]
         assert point[1:4] == (10 * hits, hits, held)
         assert sizing.hit_ratio(point.hit_bytes) == pytest.approx(hits * 2 / 3)
@@ -141,7 +153,7 @@ def test_nothing_is_called_a_hit_that_is_not_known_to_be(spark: SparkSession) ->
         ("x", "b", 7, NEVER, None, None),
         ("y", "b", 3, UNKNOWN, 500_000, None),
     ]
-    ages = spark.createDataFrame(rows, COLUMNS)
+    ages = sum_ages(spark.createDataFrame(rows, COLUMNS))
     sizing, topics, of_boot = build_curves(ages, EXACT_FIFO, MIB, ["a", "b"], "y")
     assert (sizing.known_bytes, sizing.never_bytes, sizing.unknown_bytes) == (110, 7, 3)
     assert sizing.total_bytes == 120
@@ -155,7 +167,7 @@ def test_nothing_is_called_a_hit_that_is_not_known_to_be(spark: SparkSession) ->
 
 
 def test_the_curve_of_a_log_without_fetches_is_empty(spark: SparkSession) -> None:
-    sizing = build_curves(spark.createDataFrame([], COLUMNS), EXACT_FIFO, None).whole
+    sizing = build_curves(sum_ages(spark.createDataFrame([], COLUMNS)), EXACT_FIFO, None).whole
     assert sizing.needed_bytes == {} and sizing.hit_ratio(0) is None
     assert {point.hit_bytes for point in sizing.points} == {0}
 

@@ -15,6 +15,7 @@ from spark_audit import tables
 from spark_audit.job import WINDOWS, Request, plan_window_ms, run
 from spark_audit.page.report import build_page
 from spark_audit.reading import find_inputs, good_lines, read_lines
+from spark_audit.sums import sum_boot_lines, sum_lags
 from spark_audit.tables import LAG_BANDS, NO_CLIENT_ID, UNKNOWN_LAG
 from tests.kit.log_lines import LoggedFetch
 from tests.spark_audit.conftest import EMPTY, Audited
@@ -224,7 +225,7 @@ def test_one_traffic_has_the_same_tables_in_either_version(
     partitions = versions.read(tables.hit_ratio(facts, "boot", "topic", "partition"), boot)
     expected = recompute(lines, lambda line: (name_of(line)[:8], line.partition))
     assert_same(partitions, expected, lambda row: (row["topic"][:8], row["partition"]))
-    bands = tables.lag_bands(versions.answered.where(F.col("boot") == boot)).collect()
+    bands = tables.lag_bands(sum_lags(versions.answered.where(F.col("boot") == boot))).collect()
     rows = [row.asDict() for row in bands]
     assert_same(rows, recompute(lines, name_band), lambda row: row["band"])
 
@@ -235,7 +236,7 @@ def test_of_a_sum_alone_each_partition_has_its_share(versions: Versions) -> None
     assert (total["partitions"], total["emptyPartitions"], total["hitRatioBytes"]) == (6, 6, None)
     partitions = versions.read(tables.hit_ratio(versions.facts, "boot", "partition"), "b")
     assert [row["partitions"] for row in partitions] == [3, 3]
-    (boot,) = versions.read(tables.boots(versions.lines), "b")
+    (boot,) = versions.read(tables.boots(sum_boot_lines(versions.lines), versions.lines), "b")
     assert (boot["firstMs"], boot["lastMs"]) == (1763700000001, 1763700004000)
 
 

@@ -12,6 +12,7 @@ from metrics.access_log import AccessLog, BlockLine, ListenerAddress
 from spark_audit import tables
 from spark_audit.brokers import UNKNOWN_BROKER, join_brokers
 from spark_audit.reading import find_inputs, good_lines, read_lines
+from spark_audit.sums import sum_behind, sum_boot_lines, sum_lag_times
 from tests.kit.log_lines import LoggedFetch, LoggedResponse
 from tests.spark_audit.traffic import START_MS
 
@@ -81,7 +82,9 @@ def logged(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Log
     answered = tables.build_answered(fetches, good_lines(read, "empty"))
     keys = ("boot", "connection", "clientId", "group", "result", "reason")
     facts = tables.sum_answered(answered, 10_000, *keys)
-    boots = [row.asDict(recursive=True) for row in tables.boots(read).collect()]
+    boots = [
+        row.asDict(recursive=True) for row in tables.boots(sum_boot_lines(read), read).collect()
+    ]
     return Logged(lines, fetches, facts.persist(), boots)
 
 
@@ -164,7 +167,7 @@ def test_lag_in_seconds_is_by_the_records_own_time_stamps(logged: Logged) -> Non
             return tables.UNKNOWN_LAG
         return next(name for below_ms, name in tables.LAG_TIMES if lag_ms < below_ms)
 
-    table = tables.lag_times(logged.fetches).collect()
+    table = tables.lag_times(sum_lag_times(logged.fetches)).collect()
     assert {row["band"]: row["bytes"] for row in table} == sum_bytes(logged, band_of)
     assert len(table) == len(tables.LAG_TIMES) + 1, "no band is empty"
     assert sum(row["hitBytes"] for row in table) == sum(
@@ -175,7 +178,8 @@ def test_lag_in_seconds_is_by_the_records_own_time_stamps(logged: Logged) -> Non
 def test_laggards_are_readers_from_the_broker_further_behind_than_its_page_cache(
     logged: Logged,
 ) -> None:
-    rows = tables.laggards(logged.fetches, tables.learn_groups(logged.facts)).collect()
+    learned = tables.learn_groups(logged.facts)
+    rows = tables.laggards(sum_behind(logged.fetches), learned).collect()
     expected: Sums = defaultdict(int)
     for _, line in logged.lines:
         lag_ms = lag_of(line)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from spark_audit.ages import build_segments
+from spark_audit.profile import sum_partitions
 from spark_audit.reading import find_inputs, good_lines, read_lines
 from spark_audit.what_if import trace as tracing
 from spark_audit.what_if.replay import TraceEvent, hit_ratio
@@ -32,7 +33,9 @@ def test_a_fifo_of_objects_hits_what_one_of_batches_does(
     inputs = find_inputs([str(tmp_path / "logs")])
     lines = read_lines(spark, inputs, tmp_path / "table").lines.persist()
     fetches, blocks = good_lines(lines, "fetch"), good_lines(lines, "block")
-    found = tracing.build_trace(fetches, blocks, build_segments(blocks), "b1")
+    partitions = sum_partitions(blocks)
+    sample = tracing.build_sample(fetches, partitions, build_segments(blocks), "b1")
+    found = tracing.list_trace(sample)
     lines.unpersist()
     writes = [event for event in found.events if not event.read_bytes]
     stored = sum(step.size_bytes for step in steps if isinstance(step, Produce))

@@ -1,0 +1,113 @@
+"""What other sizes and other policies would have been worth, from the sums of a table and the joins of its rows.
+
+Owns which boot calibrates sizes and is replayed, and when rows are joined: where nothing that is kept says it. Must not
+know the report. Invariants: rows are joined once for a table whose ingests do not change.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from spark_audit import tables
+from spark_audit.ages import (
+    AGES_SINCE,
+    build_segments,
+    find_ages,
+    find_log_starts,
+    plan_salts,
+    sum_ages,
+)
+from spark_audit.calibration import Calibration, calibrate
+from spark_audit.kept_sums import Whole, keep_whole, read_whole
+from spark_audit.profile import build_load, merge_partitions
+from spark_audit.reading import good_lines
+from spark_audit.sizing import Curves, build_curves
+from spark_audit.what_if.replay import SIZE_STEPS, Trace, WhatIf, replay_all
+from spark_audit.what_if.trace import SampledEvents, build_sample, list_trace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from spark_audit.line_table import LineTable
+
+WHAT_IF_TARGET: Final = 0.95
+"""Other policies are replayed at the size for it where the cache's own is not known."""
+
+
+def read_curves(
+    spark: SparkSession,
+    table: LineTable,
+    frames: dict[str, DataFrame],
+    boots: list[dict[str, Any]],
+    cache_size_bytes: int | None,
+    topics: list[dict[str, Any]],
+    totals: list[dict[str, Any]],
+    say: Callable[[str], None],
+) -> tuple[Curves, WhatIf | None]:
+    """The sizing curves, and other policies on the same log (None: nothing was stored or read)."""
+    partitions = merge_partitions(frames["load_partitions"]).persist()
+    load = build_load(frames["load_boots"], partitions)
+    sizes = {boot["boot"]: boot["cacheSizeBytes"] for boot in boots}
+    calibration = calibrate(load.classes, sizes.get(load.boot), load.held_bytes)
+    segments = None
+    whole = read_whole(spark, table)
+    if whole is None:
+        segments = build_segments(good_lines(table.lines, "block")).persist()
+        salts = plan_salts(_count_asked(boots, totals))
+        whole = _join_whole(table, segments, boots, salts, partitions, load.boot)
+        whole = keep_whole(spark, table, whole, say)
+    ages = frames["ages"].unionByName(whole.ages)
+    names = [row["topic"] for row in topics]
+    curves = build_curves(ages, calibration, cache_size_bytes, names, load.boot)
+    for cached in (partitions, segments):
+        if cached is not None:
+            cached.unpersist()
+    size_bytes = cache_size_bytes or curves.whole.needed_bytes.get(WHAT_IF_TARGET)
+    if load.boot is None or not size_bytes:
+        return curves, None
+    trace = list_trace(SampledEvents(whole.events, whole.extra["rate"]))
+    return curves, _replay(trace, curves, calibration, load.boot, size_bytes)
+
+
+def _join_whole(
+    table: LineTable,
+    segments: DataFrame,
+    boots: list[dict[str, Any]],
+    salts: int,
+    partitions: DataFrame,
+    boot: str | None,
+) -> Whole:
+    """What only all rows together say: ages of fetches that are joined to what was stored, and the events of the
+    replay.
+    """
+    fetches = good_lines(table.lines, "fetch")
+    found = find_ages(tables.name_topics(fetches), segments, find_log_starts(boots), salts)
+    sample = build_sample(fetches, partitions, segments, boot or "")
+    return Whole(sum_ages(found), sample.events, {"rate": sample.rate})
+
+
+def _replay(
+    trace: Trace, curves: Curves, calibration: Calibration, boot: str, size_bytes: int
+) -> WhatIf | None:
+    """Other policies on one boot's log, at `size_bytes` and around it. Where the trace is a sample, the exact FIFO of
+    this boot corrects it.
+    """
+    sizes = [round(step * size_bytes) for step in SIZE_STEPS]
+    held = [(size, calibration.held_bytes(size)) for size in sizes]
+
+    def fifo(held_bytes: int) -> float | None:
+        return curves.boot.hit_ratio(curves.boot.ages.within(held_bytes)[0])
+
+    results = replay_all(trace, held, fifo)
+    return WhatIf(boot, len(trace.events), trace.rate, results) if results else None
+
+
+def _count_asked(boots: list[dict[str, Any]], totals: list[dict[str, Any]]) -> int:
+    """At most how many fetches do not say their age themselves, so that they are joined to what was stored. From
+    version 3 on hits do.
+    """
+    if any(boot["schemaVersion"] < AGES_SINCE for boot in boots):
+        return sum(boot["fetchLines"] for boot in boots)
+    return sum(row["partitions"] for row in totals if row["result"] != "hit")
