@@ -138,8 +138,8 @@ def build_entry(broker: KafkaCluster, protocol: str, listen: str) -> Options:
 
 
 class Rights:
-    """What users may read of one topic. Others than those named here may not; all may know that it is there, or a client
-    would not come as far as a Fetch.
+    """What users may read of one topic. Others than those named here may not; all may know that it is there, or no
+    client would come as far as a Fetch.
     """
 
     def __init__(self, fronts: Fronts, topic: str) -> None:
