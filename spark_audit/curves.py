@@ -22,7 +22,7 @@ from spark_audit.kept_sums import Whole, keep_whole, read_whole
 from spark_audit.profile import build_load, merge_partitions
 from spark_audit.reading import good_lines
 from spark_audit.sizing import Curves, build_curves
-from spark_audit.what_if.replay import SIZE_STEPS, Trace, WhatIf, replay_all
+from spark_audit.what_if.replay import SIZE_STEPS, PolicyResult, WhatIf, replay_all
 from spark_audit.what_if.trace import SampledEvents, build_sample, list_trace
 
 if TYPE_CHECKING:
@@ -51,24 +51,26 @@ def read_curves(
     load = build_load(frames["load_boots"], partitions)
     sizes = {boot["boot"]: boot["cacheSizeBytes"] for boot in boots}
     calibration = calibrate(load.classes, sizes.get(load.boot), load.held_bytes)
+    kept = read_whole(spark, table)
     segments = None
-    whole = read_whole(spark, table)
+    whole = kept
     if whole is None:
         segments = build_segments(good_lines(table.lines, "block")).persist()
         salts = plan_salts(_count_asked(boots, totals))
         whole = _join_whole(table, segments, boots, salts, partitions, load.boot)
-        whole = keep_whole(spark, table, whole, say)
     ages = frames["ages"].unionByName(whole.ages)
     names = [row["topic"] for row in topics]
     curves = build_curves(ages, calibration, cache_size_bytes, names, load.boot)
-    for cached in (partitions, segments):
+    size_bytes = cache_size_bytes or curves.whole.needed_bytes.get(WHAT_IF_TARGET)
+    what_if = None
+    if load.boot is not None and size_bytes:
+        what_if = _replay(whole, curves, calibration, load.boot, size_bytes)
+    if kept is None:
+        keep_whole(spark, table, _with_results(whole, what_if), say)
+    for cached in (partitions, segments, whole.ages):
         if cached is not None:
             cached.unpersist()
-    size_bytes = cache_size_bytes or curves.whole.needed_bytes.get(WHAT_IF_TARGET)
-    if load.boot is None or not size_bytes:
-        return curves, None
-    trace = list_trace(SampledEvents(whole.events, whole.extra["rate"]))
-    return curves, _replay(trace, curves, calibration, load.boot, size_bytes)
+    return curves, what_if
 
 
 def _join_whole(
@@ -85,23 +87,42 @@ def _join_whole(
     fetches = good_lines(table.lines, "fetch")
     found = find_ages(tables.name_topics(fetches), segments, find_log_starts(boots), salts)
     sample = build_sample(fetches, partitions, segments, boot or "")
-    return Whole(sum_ages(found), sample.events, {"rate": sample.rate})
+    return Whole(sum_ages(found).persist(), lambda: sample.events, {"rate": sample.rate})
 
 
 def _replay(
-    trace: Trace, curves: Curves, calibration: Calibration, boot: str, size_bytes: int
+    whole: Whole, curves: Curves, calibration: Calibration, boot: str, size_bytes: int
 ) -> WhatIf | None:
     """Other policies on one boot's log, at `size_bytes` and around it. Where the trace is a sample, the exact FIFO of
     this boot corrects it.
     """
     sizes = [round(step * size_bytes) for step in SIZE_STEPS]
     held = [(size, calibration.held_bytes(size)) for size in sizes]
+    known = _known_results(whole, held)
+    if known:
+        return WhatIf(boot, whole.extra["events"], whole.extra["rate"], known)
 
     def fifo(held_bytes: int) -> float | None:
         return curves.boot.hit_ratio(curves.boot.ages.within(held_bytes)[0])
 
+    trace = list_trace(SampledEvents(whole.read_events(), whole.extra["rate"]))
     results = replay_all(trace, held, fifo)
-    return WhatIf(boot, len(trace.events), trace.rate, results) if results else None
+    events = len(trace.without_touches.events)
+    return WhatIf(boot, events, trace.rate, results) if results else None
+
+
+def _known_results(whole: Whole, held: list[tuple[int, int]]) -> tuple[PolicyResult, ...]:
+    """What was replayed when the table was joined; empty: not at these sizes."""
+    results = [PolicyResult(*one) for one in whole.extra.get("results", ())]
+    sizes = {(one.size_bytes, one.held_bytes) for one in results}
+    return tuple(results) if sizes == set(held) else ()
+
+
+def _with_results(whole: Whole, what_if: WhatIf | None) -> Whole:
+    if what_if is None:
+        return whole
+    said = {"events": what_if.events, "results": [list(one) for one in what_if.results]}
+    return whole._replace(extra=whole.extra | said)
 
 
 def _count_asked(boots: list[dict[str, Any]], totals: list[dict[str, Any]]) -> int:

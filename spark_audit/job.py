@@ -57,7 +57,7 @@ from spark_audit.what_if.replay import WhatIf
 TOP: Final = 15
 WRITERS: Final = 3
 """Tables that are computed at a time."""
-_SCRATCH: Final = "lines-in-progress"
+SCRATCH: Final = "lines-in-progress"
 """Table of the lines while the report is made; removed afterwards."""
 WINDOWS: Final = 240
 TOPIC_ROWS: Final = 20_000
@@ -164,7 +164,7 @@ def run(
     """
     if table is not None:
         return _compute(spark, request, _source_of(table), say)
-    scratch = f"{to_uri(request.out)}/{_SCRATCH}"
+    scratch = f"{to_uri(request.out)}/{SCRATCH}"
     try:
         table = read_lines(spark, request.inputs, scratch, say)
         return _compute(spark, request, _source_of(table), say)

@@ -9,7 +9,7 @@ is made anew from the rows; a table that cannot be written to is reported all th
     <table>/_forebay/sums/<id>/<name>     Parquet: the sum of this name
 
 An entry of `sums.SUMS` is of some ingests; one of a whole table has what joins across them: ages of fetches that do not
-say it, and the sample of the what-if replay.
+say it, the sample of the what-if replay, and its results.
 """
 
 from __future__ import annotations
@@ -44,10 +44,16 @@ KEPT_WINDOWS: Final[dict[int, int]] = {2_000: 1_000, 120_000: 60_000}
 LEFTOVER_S: Final = 86_400
 _FOLDER: Final = "_forebay/sums"
 _WHOLE: Final = "whole-"
-_AGES, _EVENTS = "ages", "events"
+_AGES, _EVENTS, _ORDER = "ages", "events", "place"
 _MADE_BY: Final = (
-    *("sums.py", "tables.py", "ages.py", "profile.py", "sections.py", "kept_sums.py"),
-    *("what_if/trace.py", "what_if/replay.py"),
+    *("sums.py", "tables.py", "ages.py", "profile.py", "sections.py", "kept_sums.py", "sizing.py"),
+    *(
+        "what_if/trace.py",
+        "what_if/replay.py",
+        "what_if/policies.py",
+        "curves.py",
+        "calibration.py",
+    ),
 )
 """Code whose change makes an entry outdated."""
 
@@ -96,12 +102,12 @@ class ReportSums(NamedTuple):
 
 
 class Whole(NamedTuple):
-    """What is kept of a whole table: `ages`, of `ages.sum_ages`; the Arrow table of `events`, None where there are
-    none; and plain values.
+    """What is kept of a whole table: `ages`, of `ages.sum_ages`; how the Arrow table of events is read, which is needed
+    only for sizes that were not replayed; and plain values.
     """
 
     ages: DataFrame
-    events: Any
+    read_events: Callable[[], Any]
     extra: dict[str, Any]
 
 
@@ -160,33 +166,37 @@ def read_whole(spark: SparkSession, table: LineTable) -> Whole | None:
     part, left_out = place
     for entry in list_entries(Store(spark), part.uri):
         if entry.is_whole and entry.ingests == left_out:
-            ages, events = (spark.read.parquet(escape_glob(_at(entry, of))) for of in _WHOLE_NAMES)
-            listed = events.toArrow()
-            return Whole(ages, listed.sort_by("place").drop_columns(["place"]), entry.extra)
+            return _open_whole(spark, entry)
     return None
 
 
 def keep_whole(
     spark: SparkSession, table: LineTable, whole: Whole, say: Callable[[str], None]
-) -> Whole:
-    """Write it beside the table, where it is worth it, and hand it back read from there."""
+) -> None:
+    """Write it beside the table, where it is worth it."""
     place = _place_whole(table)
     if place is None:
-        return whole
+        return
     part, left_out = place
     entry = _new_entry(part, left_out, 0, whole.extra, _WHOLE)
-    numbered = whole.events.append_column("place", _count_up(whole.events.num_rows))
+    events = whole.read_events()
+    numbered = events.append_column(_ORDER, _count_up(events.num_rows))
     try:
         whole.ages.write.parquet(_at(entry, _AGES))
         spark.createDataFrame(numbered).coalesce(1).write.parquet(_at(entry, _EVENTS))
         _mark(spark, part, entry)
     except (*SPARK_ERRORS, StoreError) as error:
         say(f"nothing is kept beside {plain_path(part.uri)}: {describe_spark_error(error)}")
-        return whole
-    return whole._replace(ages=spark.read.parquet(escape_glob(_at(entry, _AGES))))
 
 
-_WHOLE_NAMES: Final = (_AGES, _EVENTS)
+def _open_whole(spark: SparkSession, entry: SumsEntry) -> Whole:
+    ages = spark.read.parquet(escape_glob(_at(entry, _AGES)))
+
+    def read_events() -> Any:
+        listed = spark.read.parquet(escape_glob(_at(entry, _EVENTS))).toArrow()
+        return listed.sort_by(_ORDER).drop_columns([_ORDER])
+
+    return Whole(ages, read_events, entry.extra)
 
 
 def _place_whole(table: LineTable) -> tuple[TablePart, LeftOut] | None:

@@ -38,6 +38,10 @@ class Policy(Protocol):
         """Let in what is not there, and let go of what must make room."""
         ...
 
+    def touch(self, partition: int) -> None:
+        """Something of the partition was used that this cache is not told of: a trace may be a sample."""
+        ...
+
 
 class Fifo:
     """First in, first out."""
@@ -56,6 +60,9 @@ class Fifo:
         while self.used_bytes + size_bytes > self.size_bytes:
             self.pop()
         self.push(key, size_bytes)
+
+    def touch(self, partition: int) -> None:
+        """Partitions are nothing to this policy."""
 
     def push(self, key: ObjectKey, size_bytes: int) -> None:
         """At the newest end, whatever is there."""
@@ -119,6 +126,9 @@ class S3Fifo:
         (self.main if comes_back or fills_up else self.small).push(key, size_bytes)
         self.reads[key] = 0
 
+    def touch(self, partition: int) -> None:
+        """Partitions are nothing to this policy."""
+
     def _evict(self) -> None:
         self.was_full = True
         if self.main.used_bytes > self.main.size_bytes or not self.small.sizes:
@@ -170,6 +180,11 @@ class Plru:
         self.partitions.setdefault(key[0], Fifo(self.size_bytes)).push(key, size_bytes)
         self.used_bytes += size_bytes
 
+    def touch(self, partition: int) -> None:
+        """The partition is the one read last, if anything of it is there."""
+        if partition in self.partitions:
+            self.partitions.move_to_end(partition)
+
     def _evict(self) -> None:
         partition, held = next(iter(self.partitions.items()))
         _, size_bytes = held.pop()
@@ -184,3 +199,5 @@ POLICIES: Final[dict[str, type[Fifo] | type[Lru] | type[S3Fifo] | type[Plru]]] =
     "S3-FIFO": S3Fifo,
     "PLRU": Plru,
 }
+BY_PARTITION: Final = frozenset({"PLRU"})
+"""Policies to which a touch of a partition is something."""

@@ -2,8 +2,8 @@
 
 Owns the objects: ranges of offsets of a partition with about OBJECT_BYTES each. Must not know policies. Invariants: an
 object is stored once, when the log says that its first batch was; an object of a partition of which nothing was stored
-is as long as its read; at most about `replay.EVENTS_MAX` events come to the driver, of objects chosen by a hash of
-themselves, so that all events of an object are there or none.
+is as long as its read; at most about `replay.EVENTS_MAX` events come to the driver, of every n-th object of each
+partition, so that all events of an object are there or none, and `replay.TOUCHES_MAX` touches beside them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from spark_audit.tables import is_observed
-from spark_audit.what_if.replay import HASH_RANGE, Trace, TraceEvent, plan_rate
+from spark_audit.what_if.replay import HASH_RANGE, Trace, TraceEvent, plan_stride, plan_touch_rate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,14 +47,14 @@ def build_sample(
         & (F.col("result").isin("hit", "miss") | is_observed())
         & (F.col("bytes") > 0)
     ).select(of, "partition", "offset", "bytes", "admittedBytes")
-    rate = plan_rate(_count(stored) + _count(read))
+    count = _count(stored) + _count(read)
+    stride = plan_stride(count)
     widths = _build_widths(stored)
     pieces = segments.where(F.col("boot") == boot)
-    events = _sample(_build_writes(pieces, widths), rate).unionByName(
-        _sample(_build_reads(read, widths), rate)
-    )
+    every = _build_writes(pieces, widths).unionByName(_build_reads(read, widths))
+    events = _sample(every, stride, plan_touch_rate(count)) if stride > 1 else every
     ordered = events.orderBy("clock", "read", "hash", "number")
-    return SampledEvents(ordered.select(*EVENT_COLUMNS).toArrow(), rate)
+    return SampledEvents(ordered.select(*EVENT_COLUMNS).toArrow(), 1 / stride)
 
 
 def list_trace(sample: SampledEvents) -> Trace:
@@ -69,9 +69,16 @@ def list_events(events: Iterable[TraceEvent]) -> list[TraceEvent]:
     between two batches then says that it was stored later than a tail has read it.
     """
     ordered = list(events)
-    sizes = {event.key: event.size_bytes for event in ordered if not event.read_bytes}
+    sizes = {
+        event.key: event.size_bytes
+        for event in ordered
+        if event.size_bytes and not event.read_bytes
+    }
     found = []
     for event in ordered:
+        if not event.size_bytes:
+            found.append(event)
+            continue
         size_bytes = sizes.pop(event.key, None)
         if size_bytes is not None and event.read_bytes:
             found.append(TraceEvent(event.key, size_bytes, 0))
@@ -112,7 +119,7 @@ def _build_writes(pieces: DataFrame, widths: DataFrame) -> DataFrame:
         numbered.select(_hash_of().alias("hash"), "number", "size", clock.alias("clock"))
         .groupBy("hash", "number", "size")
         .agg(F.min("clock").alias("clock"))
-        .withColumn("read", F.lit(0).cast("long"))
+        .withColumns({"read": F.lit(0).cast("long"), "isNumbered": F.lit(True)})
     )
 
 
@@ -130,6 +137,7 @@ def _build_reads(read: DataFrame, widths: DataFrame) -> DataFrame:
         F.coalesce("size", "bytes").alias("size"),
         F.col("admittedBytes").alias("clock"),
         F.greatest(F.lit(1), F.floor(F.col("bytes") / F.size("numbers"))).alias("read"),
+        F.col("width").isNotNull().alias("isNumbered"),
     )
 
 
@@ -138,8 +146,18 @@ def _hash_of() -> Column:
     return F.xxhash64(*_PARTITION)
 
 
-def _sample(events: DataFrame, rate: float) -> DataFrame:
-    if rate >= 1:
-        return events
-    place = F.pmod(F.xxhash64("hash", "number"), F.lit(HASH_RANGE))
-    return events.where(place < round(rate * HASH_RANGE))
+def _sample(events: DataFrame, stride: int, touch_rate: float) -> DataFrame:
+    """All events of every `stride`-th object of a partition, from one on that its name says; where nothing was stored,
+    objects are offsets, with any distance between them, and a hash draws them. Of the others `touch_rate`, as touches.
+    """
+    counted = F.col("number") + F.pmod("hash", F.lit(stride))
+    drawn = F.when(F.col("isNumbered"), counted).otherwise(F.xxhash64("hash", "number"))
+    is_touch = F.pmod(F.xxhash64("number", "clock", "hash", "read"), F.lit(HASH_RANGE)) < round(
+        touch_rate * HASH_RANGE
+    )
+    marked = events.withColumn("isKept", F.pmod(drawn, F.lit(stride)) == 0)
+    kept = {
+        name: F.when(F.col("isKept"), F.col(name)).otherwise(F.lit(0).cast("long"))
+        for name in ("number", "size", "read")
+    }
+    return marked.where(F.col("isKept") | is_touch).withColumns(kept)

@@ -10,17 +10,19 @@ import pytest
 
 from spark_audit.what_if.policies import POLICIES, ObjectKey
 from spark_audit.what_if.replay import (
+    EVENTS_MAX,
     HASH_RANGE,
     Trace,
     TraceEvent,
     WhatIf,
     hit_ratio,
-    plan_rate,
+    plan_stride,
+    plan_touch_rate,
     replay_all,
 )
 
 MASK = (1 << 64) - 1
-SAMPLED_WITHIN = {"FIFO": 0.005, "LRU": 0.005, "S3-FIFO": 0.01, "PLRU": 0.03}
+SAMPLED_WITHIN = 0.005
 
 SIZES = (100_000, 1_000_000, 5_000_000)
 LIBCACHESIM = {"FIFO": "FIFO", "LRU": "LRU", "S3-FIFO": "S3FIFO"}
@@ -206,32 +208,61 @@ def hash_of(key: ObjectKey) -> int:
     return (mixed ^ mixed >> 31) % HASH_RANGE
 
 
+def sample(large: list[TraceEvent], stride: int) -> Trace:
+    """As `trace.build_sample` draws: every n-th object of each partition, and touches by the others."""
+    touch_place = plan_touch_rate(len(large)) * HASH_RANGE
+    kept = []
+    for at, event in enumerate(large):
+        partition, number = event.key
+        if (number + hash_of((partition, 1 << 50))) % stride == 0:
+            kept.append(event)
+        elif hash_of((at, 1 << 40)) < touch_place:
+            kept.append(TraceEvent((partition, 0), 0, 0))
+    return Trace(kept, 1 / stride)
+
+
 @pytest.mark.parametrize(
-    ("writes", "rate"),
-    [(25_000, 0.1), pytest.param(250_000, 0.01, marks=pytest.mark.long)],
-    ids=["one in ten", "one in a hundred"],
+    ("writes", "stride"),
+    [(100_000, 5), pytest.param(2_000_000, 100, marks=pytest.mark.long)],
+    ids=["one in five", "one in a hundred"],
 )
-def test_a_sample_of_objects_is_near_the_whole(writes: int, rate: float) -> None:
-    """Ten thousand events of all. S3-FIFO has few of them in its small queue; PLRU's order is of partitions, of whose
-    reads the sample has but a part.
-    """
-    large, size = build_consumers(11, writes=writes), (0, 240 * writes)
-    kept = [event for event in large if hash_of(event.key) < rate * HASH_RANGE]
-    assert len(kept) == pytest.approx(rate * len(large), rel=0.1)
-    whole = replay_all(Trace(large, 1.0), [size], lambda held_bytes: None)
-    fifo = whole[0].hit_ratio
-    sampled = replay_all(Trace(kept, rate), [size], lambda held_bytes: fifo)
-    for exact, found in zip(whole, sampled, strict=True):
-        assert exact[:4] == found[:4]
-        within = SAMPLED_WITHIN[exact.policy]
-        assert found.hit_ratio == pytest.approx(exact.hit_ratio, abs=within), exact
-    report = WhatIf("b", len(kept), rate, sampled)
-    assert report.worth(sampled[0]) == 0
-    assert report.worth(sampled[2]) == sampled[2].hit_ratio - fifo
+def test_a_sample_of_objects_is_near_the_whole(writes: int, stride: int) -> None:
+    """Eighty thousand events of all: a fifth of what the replay takes before it samples."""
+    large, sizes = build_consumers(11, writes=writes), [(0, 60 * writes), (1, 240 * writes)]
+    sampled = sample(large, stride)
+    events = len(sampled.without_touches.events)
+    assert events == pytest.approx(len(large) / stride, rel=0.02) and events < EVENTS_MAX / 4
+    whole = replay_all(Trace(large, 1.0), sizes, lambda held_bytes: None)
+    fifo = {one.held_bytes: one.hit_ratio for one in whole if one[:2] == ("FIFO", False)}
+    found = replay_all(sampled, sizes, fifo.get)
+    for exact, one in zip(whole, found, strict=True):
+        assert exact[:4] == one[:4]
+        assert one.hit_ratio == pytest.approx(exact.hit_ratio, abs=SAMPLED_WITHIN), exact
+    report = WhatIf("b", events, sampled.rate, found)
+    assert report.worth(found[0]) == 0
+    assert report.worth(found[2]) == found[2].hit_ratio - found[0].hit_ratio
+
+
+def test_a_touch_keeps_a_partition_and_is_nothing_to_the_other_policies() -> None:
+    events = [
+        TraceEvent((0, 0), 60, 0),
+        TraceEvent((1, 0), 40, 0),
+        TraceEvent((0, 9), 0, 0),
+        TraceEvent((7, 9), 0, 0),
+        TraceEvent((2, 0), 10, 0),
+        TraceEvent((0, 0), 60, 60),
+    ]
+    for policy, ratio in (("PLRU", 1.0), ("LRU", 0.0), ("FIFO", 0.0), ("S3-FIFO", 0.0)):
+        assert hit_ratio(Trace(events, 0.5), policy, 200, False) == ratio
+    assert len(Trace(events, 0.5).without_touches.events) == 4
+    results = replay_all(Trace(events, 0.5), [(0, 200)], lambda held_bytes: None)
+    assert [one.hit_ratio for one in results if one.policy == "PLRU"] == [1.0, 1.0]
 
 
 def test_a_trace_is_sampled_beyond_what_is_replayed() -> None:
-    assert [plan_rate(events) for events in (0, 100_000, 200_000, 20_000_000)] == [1, 1, 1, 0.01]
+    counts = (0, 100_000, 400_000, 400_001, 40_000_000)
+    assert [plan_stride(events) for events in counts] == [1, 1, 1, 2, 100]
+    assert [plan_touch_rate(events) for events in (0, 500_000, 4_000_000)] == [1, 1, 0.25]
 
 
 def test_nothing_read_has_no_ratio() -> None:
