@@ -597,6 +597,13 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             ("listener",),
         ),
         Metric(
+            "forebay_pass_through_bytes_total",
+            "counter",
+            "Bytes passed on unread by a listener with `passThrough`, by its `name`: to the broker"
+            " (`request`) and to clients (`response`)",
+            ("listener", "direction"),
+        ),
+        Metric(
             "forebay_connection_errors_total",
             "counter",
             "Client connections that ended by an error",

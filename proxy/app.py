@@ -39,6 +39,7 @@ from proxy.dispatch import Dispatch
 from proxy.janitor import Janitor
 from proxy.net.listener import Listener
 from proxy.net.own_connections import OwnConnections
+from proxy.net.pass_through import PassThroughListener
 from proxy.reload import Reloader
 from proxy.sockets import find_address, naming
 from proxy.supervisor.figures import Figures
@@ -90,7 +91,10 @@ class Readiness:
     __slots__ = ("_boot", "_is_draining", "_listeners", "_own_connections", "_was_ready")
 
     def __init__(
-        self, listeners: Sequence[AnyListener], own_connections: OwnConnections, boot: str
+        self,
+        listeners: Sequence[AnyListener | PassThroughListener],
+        own_connections: OwnConnections,
+        boot: str,
     ) -> None:
         """`boot` names the process in log lines."""
         self._listeners = listeners
@@ -157,10 +161,21 @@ class Forebay:
         access_log = open_access_log(config, self.boot)
         self.broker = Broker(config, cache, access_log, version, read_clock_s)
         dispatch = partial(Dispatch, has_pipeline=has_pipeline)
-        self.listeners = [Listener(self.broker, entry, dispatch) for entry in config.listeners]
+        self.listeners = [
+            Listener(self.broker, entry, dispatch)
+            for entry in config.listeners
+            if not entry.pass_through
+        ]
+        self.pass_through = [
+            PassThroughListener(self.broker, entry)
+            for entry in config.listeners
+            if entry.pass_through
+        ]
         self.own_connections = OwnConnections(self.broker, choose_own(self.listeners))
         self.broker.own_connections = self.own_connections
-        self.readiness = Readiness(self.listeners, self.own_connections, self.boot)
+        self.readiness = Readiness(
+            (*self.listeners, *self.pass_through), self.own_connections, self.boot
+        )
         self.takeover = Takeover(self.broker)
         self.janitor = Janitor(
             self.broker, self.listeners, [self.readiness.tell, self.tell_node], [self.takeover.tick]
@@ -189,6 +204,10 @@ class Forebay:
         """The configuration in force."""
         return self.broker.config
 
+    @property
+    def _all_listeners(self) -> list[AnyListener | PassThroughListener]:
+        return [*self.listeners, *self.pass_through]
+
     async def _answer_reload(self) -> HttpResponse:
         report = await self.reloader.reload()
         status = HTTPStatus.UNPROCESSABLE_ENTITY if report.errors else HTTPStatus.OK
@@ -207,11 +226,10 @@ class Forebay:
         self.broker.disk_throttle.start()
         if is_successor:
             await self._wait_for_broker()
-        for index, listener in enumerate(self.listeners):
-            with naming(
-                f"listener {listener.name}", listener.config.listen, f"listeners[{index}].listen"
-            ):
-                await listener.start(sockets.listeners[index])
+        by_name = {one.name: one for one in self._all_listeners}
+        for index, entry in enumerate(self.config.listeners):
+            with naming(f"listener {entry.name}", entry.listen, f"listeners[{index}].listen"):
+                await by_name[entry.name].start(sockets.listeners[index])
         address = await self.admin.start(sockets.admin)
         log.info("admin HTTP at %s", address)
 
@@ -229,7 +247,8 @@ class Forebay:
         if self.broker.access_log is not None and self.broker.counter_lines is not None:
             shown = [
                 ListenerAddress(one.name, str(find_address(each)), str(one.upstream))
-                for one, each in zip(self.listeners, sockets.listeners, strict=True)
+                for one, each in zip(self.config.listeners, sockets.listeners, strict=True)
+                if not one.pass_through
             ]
             self.broker.access_log.learn_listeners(shown)
             self.broker.counter_lines.put("open")
@@ -250,14 +269,14 @@ class Forebay:
         self.reloader.stop()
         if self.prefaulting is not None:
             self.prefaulting.cancel()
-        for listener in self.listeners:
+        for listener in self._all_listeners:
             listener.stop()
         with contextlib.suppress(TimeoutError):
             self.broker.handshakes.close()
             async with asyncio.timeout(self.config.shutdown.grace_period_s):
-                for listener in self.listeners:
+                for listener in self._all_listeners:
                     await listener.drained.wait()
-        for listener in self.listeners:
+        for listener in self._all_listeners:
             listener.abort()
         self.janitor.stop()
         self.broker.disk_throttle.stop()

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from proxy.config.load import Loaded
     from proxy.config.model import Config
     from proxy.net.listener import AnyListener
+    from proxy.net.pass_through import PassThroughListener
 
 log = logging.getLogger("forebay.reload")
 
@@ -44,6 +45,8 @@ class Running(Protocol):
     def broker(self) -> Broker: ...
     @property
     def listeners(self) -> Sequence[AnyListener]: ...
+    @property
+    def pass_through(self) -> Sequence[PassThroughListener]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +146,13 @@ def _has_files(settings: ListenerSettings) -> bool:
 
 
 def load_all_settings(config: Config) -> list[ListenerSettings]:
-    """The settings of all listeners, with the present content of their files. Raises ConfigError with all problems."""
+    """The settings of all listeners that are read, with the present content of their files. Raises ConfigError with all
+    problems.
+    """
     settings, problems = [], []
     for index, listener in enumerate(config.listeners):
+        if listener.pass_through:
+            continue
         try:
             settings.append(load_settings(listener, config.limits))
         except ValueError as error:
@@ -170,6 +177,8 @@ def apply(running: Running, plan: ReloadPlan, settings: Sequence[ListenerSetting
             part.run(broker, config)
     for listener, one in zip(running.listeners, settings, strict=True):
         listener.adopt(one, config.limits)
+    for unread in running.pass_through:
+        unread.adopt(config.limits)
 
 
 @dataclass(frozen=True, slots=True)

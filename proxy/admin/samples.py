@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from proxy.broker import Broker
     from proxy.net.listener import AnyListener
     from proxy.net.own_connections import OwnConnections
+    from proxy.net.pass_through import PassThroughListener
     from throttle.disks import DiskLimit
 
 QUEUE_GAUGES = (
@@ -72,6 +73,8 @@ class Process(Protocol):
     def broker(self) -> Broker: ...
     @property
     def listeners(self) -> Sequence[AnyListener]: ...
+    @property
+    def pass_through(self) -> Sequence[PassThroughListener]: ...
     @property
     def own_connections(self) -> OwnConnections: ...
     @property
@@ -269,6 +272,15 @@ def _connections(process: Process) -> Iterator[Sample]:
     for one in process.listeners:
         yield Sample("forebay_listener_connections", (one.name,), len(one.links))
         yield Sample("forebay_listener_accepted_total", (one.name,), one.accepted)
+    for unread in process.pass_through:
+        yield Sample("forebay_listener_connections", (unread.name,), len(unread))
+        yield Sample("forebay_listener_accepted_total", (unread.name,), unread.accepted)
+        for direction, size_bytes in (
+            ("request", unread.carried.request_bytes),
+            ("response", unread.carried.response_bytes),
+        ):
+            labels = (unread.name, direction)
+            yield Sample("forebay_pass_through_bytes_total", labels, size_bytes)
     yield Sample("forebay_connection_errors_total", (), clients.connection_errors)
     for cause, ended in list(clients.disconnects.items()):
         yield Sample("forebay_disconnects_total", (cause,), ended)

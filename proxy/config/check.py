@@ -151,6 +151,26 @@ def _check_identity(config: Config, _: Memory) -> Iterator[Finding]:
             )
 
 
+def _check_pass_through(config: Config, _: Memory) -> Iterator[Finding]:
+    unread = [(name, listener) for name, listener in _named(config) if listener.pass_through]
+    for name, listener in unread:
+        beside = listener.model_dump(by_alias=True, exclude_defaults=True)
+        extra = sorted(set(beside) - {"name", "listen", "upstream", "passThrough"})
+        if extra:
+            yield _problem(
+                f"{name}.passThrough: bytes pass unread, so that {', '.join(extra)} can do nothing; remove them, "
+                "or passThrough"
+            )
+        yield _warning(
+            f"{name}.passThrough: {listener.name} has no cache; the broker's listener at {listener.upstream} must "
+            f"advertise the address that clients reach {listener.listen} by"
+        )
+    if unread and len(unread) == len(config.listeners):
+        yield _problem(
+            "listeners: all have passThrough, and Forebay would read nothing; add a listener without it"
+        )
+
+
 def _check_tls(config: Config, _: Memory) -> Iterator[Finding]:
     for name, listener in _named(config):
         tls, upstream = listener.tls, listener.upstream_tls
@@ -365,6 +385,7 @@ RULES: tuple[Callable[[Config, Memory], Iterator[Finding]], ...] = (
     _check_names,
     _check_addresses,
     _check_identity,
+    _check_pass_through,
     _check_tls,
     _check_credentials,
     _check_files,

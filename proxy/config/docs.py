@@ -59,6 +59,8 @@ Forebay also does not start when
   listener;
 * keys that belong together are not set together (`certificateFile` and `keyFile`, `clientAuth` and
   `clientCaFile`, a SASL mechanism and its files), or keys of `upstreamTls` are set and `enabled` is not;
+* a listener with `passThrough` has keys of TLS, SASL or the catch-up connection, or all listeners have
+  `passThrough`;
 * a file cannot be read, or `cache.directory` or `accessLog.directory` cannot be written;
 * `cache.size` is more than the available memory (the container's limit, else the machine's), or more than
   the file system of `cache.directory` holds (in a container `/dev/shm` is often 64 MiB: mount a larger

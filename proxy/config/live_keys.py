@@ -40,6 +40,7 @@ RESTART: Final[dict[str, str]] = {
     "listeners[].listen": _SOCKET,
     "listeners[].upstream": _BROKER,
     "listeners[].catchUpUpstream": _BROKER,
+    "listeners[].passThrough": _LISTENERS,
     "listeners[].allowSharedIdentity": _IDENTITY,
     "listeners[].tls.clientAuth": _IDENTITY,
     "listeners[].upstreamTls.enabled": _BROKER,

@@ -109,6 +109,12 @@ class ListenerConfig(Section):
         " data (KAFKA-7504). Clients that authenticate by SCRAM or GSSAPI stay on the "
         "first listener.",
     )
+    pass_through: bool = Field(
+        default=False,
+        description="Pass all bytes to `upstream` and back unread, without cache: TLS and client "
+        "certificates stay between client and broker. Takes no key beside `name`, `listen` and "
+        "`upstream`.",
+    )
     allow_shared_identity: bool = Field(
         default=False,
         description="Start although client certificates end at Forebay, so that the broker sees "

@@ -51,7 +51,7 @@ CAN_SPLICE = sys.platform == "linux" and hasattr(os, "splice")
 FLAGS = os.SPLICE_F_NONBLOCK | os.SPLICE_F_MOVE if CAN_SPLICE else 0
 
 
-class Pipe(NamedTuple):
+class PipeEnds(NamedTuple):
     """The descriptors of a pipe's ends: `out_fd` is read, `in_fd` is written."""
 
     out_fd: int
@@ -59,11 +59,11 @@ class Pipe(NamedTuple):
 
 
 @cache
-def open_pipe() -> Pipe:
+def open_pipe() -> PipeEnds:
     """The pipe of this process, opened once. Smaller than PIPE_BYTES if an unprivileged user may
     not have that much. OSError if there are no descriptors left.
     """
-    pipe = Pipe(*os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC))
+    pipe = PipeEnds(*os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC))
     with contextlib.suppress(OSError):
         fcntl.fcntl(pipe.in_fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
     return pipe

@@ -1,26 +1,25 @@
 """Pipes: clients' bytes to the broker and back, unread, while no worker runs. [socket]
 
-Owns accepting in that state, and the connections made then. Must not know Kafka, nor why no worker
+Owns accepting in that state, and the pipes (proxy/pipe.py) made then. Must not know Kafka, nor why no worker
 runs. In sidecar mode a worker rewrites nothing, so that a client sees no other broker. Invariants:
-* at most `limits.maxConnections` pipes, each with at most CHUNK_BYTES in either direction.
-* an end of one direction is passed on; the other direction goes on.
+* at most `limits.maxConnections` pipes.
 * once closed, all pipes end within `supervisor.pipeMaxAge`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
-import socket
 from functools import partial
 from typing import TYPE_CHECKING
 
-from proxy.sockets import accept_clients, end_vanished
+from proxy.pipe import Carried, Pipe, connect
+from proxy.sockets import accept_clients
 from proxy.supervisor.figures import PIPES, PIPES_REFUSED, PIPES_TOTAL
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Sequence
 
     from proxy.config.model import Config, ListenerConfig
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from proxy.supervisor.figures import Figures
 
 log = logging.getLogger("forebay.pipes")
-
-CHUNK_BYTES = 32 * 1024
 
 
 def find_obstacle(listener: ListenerConfig) -> str:
@@ -57,6 +54,7 @@ class Pipes:
         self._pipes: set[asyncio.Task[None]] = set()
         self._refusals: dict[Address, str] = {}
         self._figures = figures
+        self._carried = Carried()
 
     def __len__(self) -> int:
         return len(self._pipes)
@@ -126,49 +124,14 @@ class Pipes:
         self._figures[PIPES,] = len(self._pipes)
 
     async def _pipe(self, client: socket.socket, upstream: Address) -> None:
+        limits = self._limits
         with client:
             try:
-                broker = await _connect(upstream, self._limits.connect_timeout_s)
+                broker = await connect(upstream, limits.connect_timeout_s)
             except OSError as error:
                 reason = str(error) or "no answer in time"
                 self._refusals[upstream] = f"the broker at {upstream} is not reachable: {reason}"
                 log.warning("cannot connect to the broker", extra={"reason": reason})
                 return
             self._refusals.pop(upstream, None)
-            with broker:
-                end_vanished(broker, self._limits.idle_timeout_s)
-                for one in (client, broker):
-                    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                with contextlib.suppress(ExceptionGroup):  # one side was reset
-                    async with asyncio.TaskGroup() as both:
-                        both.create_task(_copy(client, broker))
-                        both.create_task(_copy(broker, client))
-
-
-async def _copy(source: socket.socket, target: socket.socket) -> None:
-    """Pass on all bytes, then the end. Raises OSError if either side is gone."""
-    loop = asyncio.get_running_loop()
-    while data := await loop.sock_recv(source, CHUNK_BYTES):
-        await loop.sock_sendall(target, data)
-    target.shutdown(socket.SHUT_WR)
-
-
-async def _connect(address: Address, timeout_s: float) -> socket.socket:
-    """A connected socket that does not block. Raises OSError, TimeoutError included."""
-    loop = asyncio.get_running_loop()
-    failure = OSError(f"{address.host} has no address")
-    async with asyncio.timeout(timeout_s):
-        found = await loop.getaddrinfo(*address, type=socket.SOCK_STREAM)
-        for family, _, _, _, place in found:
-            one = socket.socket(family, socket.SOCK_STREAM)
-            one.setblocking(False)
-            try:
-                await loop.sock_connect(one, place)
-            except BaseException as error:
-                one.close()
-                if not isinstance(error, OSError):
-                    raise
-                failure = error
-            else:
-                return one
-    raise failure
+            await Pipe(client, self._carried).run(broker, limits.idle_timeout_s)

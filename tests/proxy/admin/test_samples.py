@@ -52,6 +52,10 @@ def scrape(log_directory: Path) -> list[Metric]:
             flag(("listeners", 1, "listen"), "127.0.0.1:0"),
             flag(("listeners", 1, "upstream"), "127.0.0.1:1"),
             flag(("listeners", 1, "name"), "tools"),
+            flag(("listeners", 2, "listen"), "127.0.0.1:0"),
+            flag(("listeners", 2, "upstream"), "127.0.0.1:1"),
+            flag(("listeners", 2, "name"), "unread"),
+            flag(("listeners", 2, "passThrough"), "true"),
             flag(("cache", "size"), "16MiB"),
             flag(("accessLog", "directory"), str(log_directory)),
             flag(("throttle", "disks", 0, "device"), "sdx"),
@@ -129,4 +133,8 @@ def test_the_build_is_named_by_its_commit(tmp_path: Path, monkeypatch: pytest.Mo
 def test_connections_are_told_by_the_name_of_their_listener(tmp_path: Path) -> None:
     families = {family.name: family.samples for family in scrape(tmp_path)}
     for name in ("forebay_listener_connections", "forebay_listener_accepted"):
-        assert {one.labels["listener"] for one in families[name]} == {"clients", "tools"}
+        assert {one.labels["listener"] for one in families[name]} == {
+            "clients",
+            "tools",
+            "unread",
+        }

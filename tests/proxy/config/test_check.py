@@ -133,6 +133,22 @@ def test_client_certificate_identity_is_refused_by_default(pem: str) -> None:
         assert "memory serves nobody" in allowed.warnings[0]
 
 
+def test_a_pass_through_listener_is_told_of_and_takes_nothing_else(pem: str) -> None:
+    unread = listener(name="unread", pass_through=True)
+    findings = found(listener(), unread)
+    assert findings.problems == ()
+    (warning,) = findings.warnings
+    assert warning.startswith("listeners[1].passThrough: unread has no cache; ")
+    assert "at 127.0.0.1:9092 must advertise" in warning
+    tls = ListenerTls(certificate_file=pem, key_file=pem)
+    beside = listener(name="unread", pass_through=True, tls=tls, allow_shared_identity=True)
+    (problem,) = found(listener(), beside).problems
+    assert problem.startswith("listeners[1].passThrough: ")
+    assert "allowSharedIdentity, tls can do nothing" in problem
+    (alone,) = found(unread).problems
+    assert "all have passThrough" in alone
+
+
 def test_tls_keys_that_belong_together(pem: str) -> None:
     lone_ca = ListenerTls(certificate_file=pem, key_file=pem, client_ca_file=pem)
     assert "clientAuth `required` and clientCaFile" in found(listener(tls=lone_ca)).problems[0]
