@@ -30,6 +30,9 @@ LABEL_VALUES: Final[dict[str, tuple[str, ...]]] = {
     "limit": ("named", "recognised"),
     "probe": ("refused", "followed", "unclear"),
     "upgrade": ("done", "failed"),
+    "side": ("client", "broker", "admin"),
+    "file": ("certificate", "authority", "crl"),
+    "load": ("loaded", "refused"),
     "takeover": (
         "taken-over",
         "size",
@@ -119,6 +122,22 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "forebay_config_last_reload_timestamp_seconds",
             "gauge",
             "Unix time of the last reload of the configuration, successful or not; of the start before the first",
+        ),
+        Metric(
+            "forebay_tls_certificate_expiry_seconds",
+            "gauge",
+            "Unix time when what is in use ends first, by the listener's `name` (empty: the admin port), by whom its"
+            " connections lead to, and by file: `certificate` (the whole chain), `authority` (ended ones"
+            " count only if all have ended), `crl` (its next update)",
+            ("listener", "side", "file"),
+        ),
+        Metric(
+            "forebay_tls_loads_total",
+            "counter",
+            "Loads of changed TLS files, by the listener's `name` (empty: the admin port), by whom its"
+            " connections lead to, and by outcome; `refused`: the former files stay in use, and each"
+            " further attempt counts",
+            ("listener", "side", "load"),
         ),
     ),
     "Fetch": (

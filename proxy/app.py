@@ -177,10 +177,9 @@ class Forebay:
             (*self.listeners, *self.pass_through), self.own_connections, self.boot
         )
         self.takeover = Takeover(self.broker)
-        self.janitor = Janitor(
-            self.broker, self.listeners, [self.readiness.tell, self.tell_node], [self.takeover.tick]
-        )
         self.reloader = Reloader(self, read or partial(Loaded, config, {}, (), ()), keep)
+        timed = [self.readiness.tell, self.tell_node, self.reloader.renewal.tick]
+        self.janitor = Janitor(self.broker, self.listeners, timed, [self.takeover.tick])
         exposition = Exposition(lambda: collect(self))
         routes = build_routes(
             exposition.render,
@@ -279,6 +278,7 @@ class Forebay:
         for listener in self._all_listeners:
             listener.abort()
         self.janitor.stop()
+        await self.reloader.renewal.stop()
         self.broker.disk_throttle.stop()
         self.broker.scheduler.stop()
         await self.own_connections.close()

@@ -22,6 +22,7 @@ from proxy.broker import build_session_limits
 from proxy.config.live_keys import ReloadPlan, plan_reload
 from proxy.config.yaml_file import ConfigError
 from proxy.net.listener import ListenerSettings, load_settings
+from proxy.renewal import Renewal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -95,6 +96,7 @@ class Reloader:
         self._keep = keep
         self._mode_at_start = running.broker.config.cache.mode
         self._lock = asyncio.Lock()
+        self.renewal = Renewal(running, self._lock)
         self._task: asyncio.Task[None] | None = None
         self._is_asked = False
         self.was_successful = True
@@ -134,8 +136,10 @@ class Reloader:
     async def _reload(self) -> ReloadReport:
         loaded = await asyncio.to_thread(self._read)
         plan = plan_reload(self._running.broker.config, loaded.config, self._mode_at_start)
+        found = await asyncio.to_thread(self.renewal.read_all, plan.config)
         settings = await asyncio.to_thread(load_all_settings, plan.config)
         apply(self._running, plan, settings)
+        self.renewal.note_reload(found)
         self._keep(plan.config)
         names = tuple(one.config.name for one in settings if _has_files(one))
         return ReloadReport(plan.applied, plan.pending, names, loaded.warnings)
@@ -301,11 +305,17 @@ APPLY: Final[tuple[Part, ...]] = (
             "listeners[].tls.certificateFile",
             "listeners[].tls.keyFile",
             "listeners[].tls.clientCaFile",
+            "listeners[].tls.crlFile",
+            "listeners[].tls.minVersion",
+            "listeners[].tls.ciphers",
             "listeners[].upstreamTls.caFile",
             "listeners[].upstreamTls.serverName",
             "listeners[].upstreamTls.certificateFile",
             "listeners[].upstreamTls.keyFile",
             "listeners[].upstreamTls.insecureSkipVerify",
+            "listeners[].upstreamTls.crlFile",
+            "listeners[].upstreamTls.minVersion",
+            "listeners[].upstreamTls.ciphers",
             "listeners[].upstreamCredentials.mechanism",
             "listeners[].upstreamCredentials.username",
             "listeners[].upstreamCredentials.passwordFile",

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from proxy.net.listener import AnyListener
     from proxy.net.own_connections import OwnConnections
     from proxy.net.pass_through import PassThroughListener
+    from proxy.tls_files import WatchedFiles
     from throttle.disks import DiskLimit
 
 QUEUE_GAUGES = (
@@ -48,6 +49,13 @@ class ReadinessCheck(Protocol):
         """Return whether clients should connect, and the reasons if not."""
 
 
+class RenewedFiles(Protocol):
+    """The TLS files of listeners (`proxy.renewal.Renewal`)."""
+
+    @property
+    def watched(self) -> Sequence[WatchedFiles]: ...
+
+
 class LastReload(Protocol):
     """The result of the last reload (`proxy.reload.Reloader`)."""
 
@@ -55,6 +63,8 @@ class LastReload(Protocol):
     def was_successful(self) -> bool: ...
     @property
     def reloaded_at(self) -> float: ...
+    @property
+    def renewal(self) -> RenewedFiles: ...
 
 
 class SupervisorFigures(Protocol):
@@ -102,6 +112,7 @@ def collect(process: Process) -> Iterator[Sample]:
     reloader = process.reloader
     yield Sample("forebay_config_last_reload_success", (), int(reloader.was_successful))
     yield Sample("forebay_config_last_reload_timestamp_seconds", (), reloader.reloaded_at)
+    yield from _tls_files(reloader.renewal.watched)
     yield from _fetches(broker)
     yield from _cache(broker)
     yield from _replica_fetcher(broker)
@@ -112,6 +123,15 @@ def collect(process: Process) -> Iterator[Sample]:
     yield from _limits(process)
     yield from _access_log(broker)
     yield from _own_log(process)
+
+
+def _tls_files(watched: Sequence[WatchedFiles]) -> Iterator[Sample]:
+    for one in watched:
+        for kind, end_s in one.in_use.ends.items():
+            labels = (one.listener, one.side, kind)
+            yield Sample("forebay_tls_certificate_expiry_seconds", labels, end_s)
+        for outcome, loads in (("loaded", one.counts.loaded), ("refused", one.counts.refused)):
+            yield Sample("forebay_tls_loads_total", (one.listener, one.side, outcome), loads)
 
 
 def _fetches(broker: Broker) -> Iterator[Sample]:

@@ -11,6 +11,7 @@ Invariants:
 import ipaddress
 import itertools
 import resource
+import ssl
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -186,10 +187,26 @@ def _check_tls(config: Config, _: Memory) -> Iterator[Finding]:
             yield _problem(
                 f"{name}.upstreamTls: certificateFile and keyFile go together; set both or neither"
             )
+        if tls and tls.crl_file is not None and tls.client_auth != "required":
+            yield _problem(f"{name}.tls.crlFile: no client presents a certificate here; remove it")
+        for section, ciphers in (("tls", tls and tls.ciphers), ("upstreamTls", upstream.ciphers)):
+            if ciphers and (reason := explain_ciphers(ciphers)):
+                yield _problem(
+                    f"{name}.{section}.ciphers: OpenSSL takes none of {ciphers!r} ({reason}); see `openssl ciphers`"
+                )
         if upstream.insecure_skip_verify:
             yield _warning(
                 f"{name}.upstreamTls.insecureSkipVerify: any broker is believed; for tests only"
             )
+
+
+def explain_ciphers(ciphers: str) -> str:
+    """Why OpenSSL does not take a list of ciphers; "" if it does."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).set_ciphers(ciphers)
+    except ssl.SSLError as error:
+        return str(error)
+    return ""
 
 
 def _check_credentials(config: Config, _: Memory) -> Iterator[Finding]:

@@ -17,6 +17,13 @@ from pydantic import Field, StringConstraints
 from proxy.config.isolation import Isolation
 from proxy.config.section import Name, Path, Section
 from proxy.config.throttle import ThrottleConfig
+from proxy.config.tls_keys import (
+    Ciphers,
+    TlsVersion,
+    ciphers_field,
+    crl_field,
+    min_version_field,
+)
 from proxy.config.units import (
     GIB,
     KIB,
@@ -48,6 +55,9 @@ class ListenerTls(Section):
     client_ca_file: Path | None = Field(
         default=None, description="PEM file: authorities that sign clients' certificates."
     )
+    crl_file: Path | None = crl_field()
+    min_version: TlsVersion = min_version_field()
+    ciphers: Ciphers | None = ciphers_field()
 
 
 class UpstreamTls(Section):
@@ -71,6 +81,9 @@ class UpstreamTls(Section):
     insecure_skip_verify: bool = Field(
         default=False, description="Trust any certificate. For tests only."
     )
+    crl_file: Path | None = crl_field()
+    min_version: TlsVersion = min_version_field()
+    ciphers: Ciphers | None = ciphers_field()
 
 
 class UpstreamCredentials(Section):

@@ -8,7 +8,6 @@ requests, nor who has bound the socket (proxy/sockets.py). Invariants: a connect
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import ssl
 from dataclasses import dataclass
@@ -19,12 +18,13 @@ from proxy.net.client_connection import ClientConnection
 from proxy.net.services import Kept, Services
 from proxy.net.tls_handshakes import TlsServer
 from proxy.sockets import BACKLOG, end_vanished, find_address
+from proxy.tls_context import build_client_context, build_server_context, naming_files
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
-    from proxy.config.model import Limits, ListenerConfig, ListenerTls, UpstreamTls
+    from proxy.config.model import Limits, ListenerConfig
     from proxy.config.units import Address
 
 log = logging.getLogger("forebay.listener")
@@ -92,7 +92,7 @@ class Listener(Generic[Services, Kept]):
         loaded.
         """
         loop = asyncio.get_running_loop()
-        context = build_server_context(self.config)
+        context = build_listener_context(self.config)
         if context is None:
             self._servers += [
                 await loop.create_server(self._accept, sock=one, backlog=BACKLOG) for one in sockets
@@ -123,14 +123,23 @@ class Listener(Generic[Services, Kept]):
         the broker and whether there is TLS must be the same.
         """
         self.config = settings.config
-        self.dial, self.catch_up_dial = settings.dial, settings.catch_up_dial
-        for server in self._servers:
-            if isinstance(server, TlsServer) and settings.server_context is not None:
-                server.set_context(settings.server_context)
+        self.set_dials(settings.dial, settings.catch_up_dial)
+        if settings.server_context is not None:
+            self.set_context(settings.server_context)
         for one in self._sockets:
             end_vanished(one, limits.idle_timeout_s)
         for link in list(self.links):
             link.set_limits(limits)
+
+    def set_dials(self, dial: Dial, catch_up_dial: Dial | None) -> None:
+        """Reach the broker by other dials, for clients that connect from now on."""
+        self.dial, self.catch_up_dial = dial, catch_up_dial
+
+    def set_context(self, context: ssl.SSLContext) -> None:
+        """Use other TLS settings toward clients, for the handshakes that begin from now on."""
+        for server in self._servers:
+            if isinstance(server, TlsServer):
+                server.set_context(context)
 
     def _accept(self) -> asyncio.BaseProtocol:
         self.accepted += 1
@@ -217,46 +226,29 @@ def load_settings(config: ListenerConfig, limits: Limits) -> ListenerSettings:
     """The settings of a listener, with the present content of its certificates' files. Raises ValueError, which names
     the keys of the files, if one cannot be loaded.
     """
-    with _naming_files("tls", config.tls):
-        server_context = build_server_context(config)
-    with _naming_files("upstreamTls", config.upstream_tls):
-        dial = build_dial(config, config.upstream, limits)
-        catch_up = config.catch_up_upstream
-        catch_up_dial = build_dial(config, catch_up, limits) if catch_up is not None else None
+    server_context = load_listener_context(config)
+    dial, catch_up_dial = load_dials(config, limits)
     return ListenerSettings(config, dial, catch_up_dial, server_context)
 
 
-@contextlib.contextmanager
-def _naming_files(section: str, values: ListenerTls | UpstreamTls | None) -> Iterator[None]:
-    """Context that replaces an error by a ValueError which names the section's files."""
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        files = values.model_dump(mode="json", by_alias=True) if values is not None else {}
-        named = ", ".join(f"{key} {path}" for key, path in files.items() if path and "File" in key)
-        raise ValueError(f"{section}: a file cannot be loaded ({named}): {error}") from error
+def load_listener_context(config: ListenerConfig) -> ssl.SSLContext | None:
+    """The part of `load_settings` toward clients; None: plain text."""
+    with naming_files("tls", config.tls):
+        return build_listener_context(config)
 
 
-def build_client_context(tls: UpstreamTls) -> ssl.SSLContext:
-    """TLS settings toward the broker. The broker's certificate is checked unless
-    `insecureSkipVerify` is set.
+def load_dials(config: ListenerConfig, limits: Limits) -> tuple[Dial, Dial | None]:
+    """The part of `load_settings` toward the broker: for `upstream` and `catchUpUpstream`."""
+    with naming_files("upstreamTls", config.upstream_tls):
+        dial, catch_up = build_dial(config, config.upstream, limits), config.catch_up_upstream
+        return dial, build_dial(config, catch_up, limits) if catch_up is not None else None
+
+
+def build_listener_context(config: ListenerConfig) -> ssl.SSLContext | None:
+    """TLS settings toward clients, or None for plain text. Raises OSError (ssl.SSLError included) if a file cannot
+    be loaded.
     """
-    context = ssl.create_default_context(cafile=tls.ca_file)
-    if tls.insecure_skip_verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    if tls.certificate_file is not None:
-        context.load_cert_chain(tls.certificate_file, tls.key_file)
-    return context
-
-
-def build_server_context(config: ListenerConfig) -> ssl.SSLContext | None:
-    """TLS settings toward clients, or None for plain text."""
     if config.tls is None:
         return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(config.tls.certificate_file, config.tls.key_file)
-    if config.tls.client_auth == "required":
-        context.verify_mode = ssl.CERT_REQUIRED
-        context.load_verify_locations(config.tls.client_ca_file)
-    return context
+    is_required = config.tls.client_auth == "required"
+    return build_server_context(config.tls, ssl.CERT_REQUIRED if is_required else ssl.CERT_NONE)

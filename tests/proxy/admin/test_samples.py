@@ -17,6 +17,7 @@ from proxy.admin.samples import collect
 from proxy.app import Forebay
 from proxy.build_info import find_commit
 from proxy.config.load import Setting, load
+from tests.kit.broker.certificates import write_certificates
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,6 +43,7 @@ def scrape(log_directory: Path) -> list[Metric]:
     """The families of a process that has counted one of everything."""
 
     disks = log_directory / "diskstats"
+    tls = write_certificates(log_directory).server
     disks.write_text("8 0 sdx 1 0 8 1 1 0 8 1 0 2 2\n")
 
     async def run() -> list[Metric]:
@@ -52,6 +54,8 @@ def scrape(log_directory: Path) -> list[Metric]:
             flag(("listeners", 1, "listen"), "127.0.0.1:0"),
             flag(("listeners", 1, "upstream"), "127.0.0.1:1"),
             flag(("listeners", 1, "name"), "tools"),
+            flag(("listeners", 1, "tls", "certificateFile"), str(tls.certificate)),
+            flag(("listeners", 1, "tls", "keyFile"), str(tls.key)),
             flag(("listeners", 2, "listen"), "127.0.0.1:0"),
             flag(("listeners", 2, "upstream"), "127.0.0.1:1"),
             flag(("listeners", 2, "name"), "unread"),
