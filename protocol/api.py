@@ -19,6 +19,10 @@ API_VERSIONS: Final = 18
 DESCRIBE_CONFIGS: Final = 32
 DESCRIBE_LOG_DIRS: Final = 35
 SASL_AUTHENTICATE: Final = 36
+CREATE_DELEGATION_TOKEN: Final = 38
+RENEW_DELEGATION_TOKEN: Final = 39
+EXPIRE_DELEGATION_TOKEN: Final = 40
+DESCRIBE_DELEGATION_TOKEN: Final = 41
 CONSUMER_GROUP_HEARTBEAT: Final = 68
 
 NEVER_FLEXIBLE: Final = 1 << 15
@@ -74,10 +78,10 @@ APIS: Final[dict[int, Api]] = {
         Api(DESCRIBE_LOG_DIRS, "DescribeLogDirs", 2, (1, 5)),
         Api(SASL_AUTHENTICATE, "SaslAuthenticate", 2, (0, 2)),
         Api(37, "CreatePartitions", 2),
-        Api(38, "CreateDelegationToken", 2),
-        Api(39, "RenewDelegationToken", 2),
-        Api(40, "ExpireDelegationToken", 2),
-        Api(41, "DescribeDelegationToken", 2),
+        Api(CREATE_DELEGATION_TOKEN, "CreateDelegationToken", 2),
+        Api(RENEW_DELEGATION_TOKEN, "RenewDelegationToken", 2),
+        Api(EXPIRE_DELEGATION_TOKEN, "ExpireDelegationToken", 2),
+        Api(DESCRIBE_DELEGATION_TOKEN, "DescribeDelegationToken", 2),
         Api(42, "DeleteGroups", 2),
         Api(43, "ElectLeaders", 2),
         Api(44, "IncrementalAlterConfigs", 1),

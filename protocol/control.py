@@ -1,4 +1,5 @@
-"""The control messages that Forebay itself sends or reads: ApiVersions, SASL, DescribeConfigs; and Metadata requests.
+"""The control messages that Forebay itself sends or reads: ApiVersions, SASL, delegation tokens, DescribeConfigs;
+and Metadata requests.
 
 Owns: the only use of kio, which copies and builds objects: fine for what is rare, not for the data path. Must
 not know: when these are sent and what follows from the answers. Invariants: whole frames in and out, with
@@ -9,6 +10,7 @@ version that kio lacks is the caller's mistake (UnknownEntity).
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -18,17 +20,21 @@ from kio.static.constants import EntityType
 
 from protocol.api import (
     API_VERSIONS,
+    CREATE_DELEGATION_TOKEN,
     DESCRIBE_CONFIGS,
+    DESCRIBE_DELEGATION_TOKEN,
     DESCRIBE_LOG_DIRS,
+    EXPIRE_DELEGATION_TOKEN,
     METADATA,
+    RENEW_DELEGATION_TOKEN,
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
     is_flexible,
 )
 from protocol.control_lengths import check_lengths
-from protocol.errors import BadFrame
+from protocol.errors import BadFrame, ErrorCode
 from protocol.header import build_request_header, response_body_start
-from protocol.primitives import CLASSIC, INT32, Frame, TopicNameOrId, refuses_garbage
+from protocol.primitives import CLASSIC, INT16, INT32, Frame, TopicNameOrId, refuses_garbage
 
 METADATA_BY_ID_FROM = (
     12  # topic ids are in requests from 10 on and answered from 12 on (MetadataRequest.json)
@@ -58,6 +64,21 @@ class SaslAuthenticate(NamedTuple):
     error_message: str | None
     auth_bytes: bytes
     session_lifetime_ms: int
+
+
+class CreatedToken(NamedTuple):
+    """A delegation token (KIP-48). Times are milliseconds of the broker's clock. With an error all else is empty.
+    `owner` and `requester` are names of users.
+    """
+
+    error_code: int
+    owner: str = ""
+    requester: str = ""
+    issued_at_ms: int = 0
+    expires_at_ms: int = 0
+    ends_at_ms: int = 0
+    token_id: str = ""
+    hmac: bytes = b""
 
 
 class DescribedConfig(NamedTuple):
@@ -289,3 +310,139 @@ def scan_describe_log_dirs_response(frame: Frame, version: int) -> list[LogDirec
         for result in _scan(frame, DESCRIBE_LOG_DIRS, version).results
         if int(result.error_code) == 0
     ]
+
+
+# -- delegation tokens (KIP-48, KIP-373) -------------------------------------------------------------------
+
+_USER = "User"
+
+
+def _peek_error(frame: Frame, api_key: int, version: int) -> int:
+    """The error code that such an answer begins with. kio reads no answer with an error: its times are -1."""
+    try:
+        return int(INT16.unpack_from(frame, response_body_start(frame, api_key, version))[0])
+    except Exception as error:
+        raise BadFrame(f"an answer to API {api_key} ends too early: {len(frame)} bytes") from error
+
+
+def _epoch_ms(moment: datetime) -> int:
+    return round(moment.timestamp() * 1000)
+
+
+def build_create_token_request(
+    version: int,
+    correlation_id: int,
+    client_id: str | None,
+    *,
+    owner: str | None,
+    renewers: Sequence[str],
+    max_lifetime_ms: int,
+) -> bytes:
+    """A CreateDelegationToken request, version 3, for the user `owner`; None: for who asks."""
+    row = load_payload_module(
+        CREATE_DELEGATION_TOKEN, version, EntityType.request
+    ).CreatableRenewers
+    values = {
+        "owner_principal_type": None if owner is None else _USER,
+        "owner_principal_name": owner,
+        "renewers": tuple(row(principal_type=_USER, principal_name=name) for name in renewers),
+        "max_lifetime": timedelta(milliseconds=max_lifetime_ms),
+    }
+    return _build(CREATE_DELEGATION_TOKEN, version, correlation_id, client_id, values)
+
+
+def scan_create_token_response(frame: Frame, version: int) -> CreatedToken:
+    """A CreateDelegationToken answer; raises `BadFrame`."""
+    error_code = _peek_error(frame, CREATE_DELEGATION_TOKEN, version)
+    if error_code:
+        return CreatedToken(error_code)
+    answer = _scan(frame, CREATE_DELEGATION_TOKEN, version)
+    return CreatedToken(
+        0,
+        answer.principal_name,
+        answer.token_requester_principal_name,
+        _epoch_ms(answer.issue_timestamp),
+        _epoch_ms(answer.expiry_timestamp),
+        _epoch_ms(answer.max_timestamp),
+        answer.token_id,
+        answer.hmac,
+    )
+
+
+def build_renew_token_request(
+    version: int, correlation_id: int, client_id: str | None, *, hmac: bytes
+) -> bytes:
+    """A RenewDelegationToken request, version 1 or 2, for the period that the broker has as its default."""
+    values = {"hmac": hmac, "renew_period": timedelta(milliseconds=-1)}
+    return _build(RENEW_DELEGATION_TOKEN, version, correlation_id, client_id, values)
+
+
+def scan_renew_token_response(frame: Frame, version: int) -> tuple[int, int]:
+    """Error code, and when the token expires in milliseconds of the broker's clock; raises `BadFrame`."""
+    error_code = _peek_error(frame, RENEW_DELEGATION_TOKEN, version)
+    if error_code:
+        return error_code, 0
+    return 0, _epoch_ms(_scan(frame, RENEW_DELEGATION_TOKEN, version).expiry_timestamp)
+
+
+def build_expire_token_request(
+    version: int, correlation_id: int, client_id: str | None, *, hmac: bytes
+) -> bytes:
+    """An ExpireDelegationToken request, version 1 or 2: now."""
+    values = {"hmac": hmac, "expiry_time_period": timedelta(milliseconds=-1)}
+    return _build(EXPIRE_DELEGATION_TOKEN, version, correlation_id, client_id, values)
+
+
+def scan_expire_token_response(frame: Frame, version: int) -> int:
+    """The error code; raises `BadFrame`. The time beside it is -1 after success."""
+    return _peek_error(frame, EXPIRE_DELEGATION_TOKEN, version)
+
+
+def build_describe_tokens_request(
+    version: int, correlation_id: int, client_id: str | None, *, owner: str
+) -> bytes:
+    """A DescribeDelegationToken request, version 1 to 3, for the tokens of one user."""
+    row = load_payload_module(
+        DESCRIBE_DELEGATION_TOKEN, version, EntityType.request
+    ).DescribeDelegationTokenOwner
+    values = {"owners": (row(principal_type=_USER, principal_name=owner),)}
+    return _build(DESCRIBE_DELEGATION_TOKEN, version, correlation_id, client_id, values)
+
+
+def scan_described_tokens(frame: Frame, version: int) -> tuple[int, frozenset[str]]:
+    """Error code, and the ids of the tokens that the broker itself knows; raises `BadFrame`."""
+    error_code = _peek_error(frame, DESCRIBE_DELEGATION_TOKEN, version)
+    if error_code:
+        return error_code, frozenset()
+    answer = _scan(frame, DESCRIBE_DELEGATION_TOKEN, version)
+    return 0, frozenset(one.token_id for one in answer.tokens)
+
+
+# -- SASL that clients send --------------------------------------------------------------------------------
+
+
+def scan_sasl_auth_bytes(frame: Frame, version: int, body_start: int) -> bytes:
+    """The mechanism's own bytes in a SaslAuthenticate request; empty where it cannot be read."""
+    schema: Any = load_request_schema(SASL_AUTHENTICATE, version)
+    reader: Any = entity_reader(schema)
+    try:
+        check_lengths(frame, body_start, schema)
+        return bytes(reader(bytes(frame), body_start)[0].auth_bytes)
+    except Exception:  # kio's own, or ValueError, OverflowError and the like from its conversions
+        return b""
+
+
+def build_refusal_of_sasl(api_key: int, version: int, correlation_id: int) -> bytes:
+    """The answer to a SaslHandshake or SaslAuthenticate where there is no SASL: ILLEGAL_SASL_STATE, as
+    KafkaApis.handleSaslHandshakeRequest and handleSaslAuthenticateRequest have it.
+    """
+    error = INT16.pack(ErrorCode.ILLEGAL_SASL_STATE)
+    if api_key == SASL_HANDSHAKE:
+        body = error + INT32.pack(0)
+    elif is_flexible(api_key, version):
+        body = (
+            b"\0" + error + b"\0\1" + bytes(8) + b"\0"
+        )  # tags, no message, no bytes, no lifetime, tags
+    else:
+        body = error + INT16.pack(-1) + INT32.pack(0) + bytes(8 if version else 0)
+    return INT32.pack(4 + len(body)) + INT32.pack(correlation_id) + body
