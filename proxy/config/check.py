@@ -140,11 +140,14 @@ def _check_names(config: Config, _: Memory) -> Iterator[Finding]:
 def _check_identity(config: Config, _: Memory) -> Iterator[Finding]:
     for name, listener in _named(config):
         if listener.shares_identity and not listener.allow_shared_identity:
-            requires = listener.tls is not None and listener.tls.client_auth == "required"
+            requires = listener.wants_certificates
             key = "tls.clientAuth" if requires else "upstreamTls.certificateFile"
+            instead = f"{name}.useDelegationTokens" if requires else ""
             yield _problem(
                 f"{name}.{key}: client certificates would end at Forebay; the broker would see one identity, "
-                f"Forebay's, for all clients; remove it, or set {name}.allowSharedIdentity to true"
+                f"Forebay's, for all clients; set "
+                f"{f'{instead} to true, or ' if instead else ''}{name}.allowSharedIdentity to true, "
+                f"or remove it"
             )
         elif listener.shares_identity:
             yield _warning(
@@ -170,6 +173,30 @@ def _check_pass_through(config: Config, _: Memory) -> Iterator[Finding]:
         yield _problem(
             "listeners: all have passThrough, and Forebay would read nothing; add a listener without it"
         )
+
+
+def _check_delegation_tokens(config: Config, _: Memory) -> Iterator[Finding]:
+    users = [(name, one) for name, one in _named(config) if one.use_delegation_tokens]
+    if users and all(one.upstream_credentials is None for one in config.listeners):
+        yield _problem(
+            f"{users[0][0]}.useDelegationTokens: Forebay creates the tokens over a connection of its own, "
+            "which must sign in by SASL; set upstreamCredentials of a listener"
+        )
+    for name, listener in users:
+        if not listener.wants_certificates and listener.catch_up_upstream is None:
+            yield _problem(
+                f"{name}.useDelegationTokens: no client needs one here; set tls.clientAuth to `required` or "
+                "catchUpUpstream, or remove it"
+            )
+        if listener.signs_in_for_clients and listener.allow_shared_identity:
+            yield _problem(
+                f"{name}.allowSharedIdentity: with useDelegationTokens each client has its own; remove one"
+            )
+        if not listener.upstream_tls.enabled and not _is_loopback(listener.upstream.host):
+            yield _warning(
+                f"{name}.useDelegationTokens: without upstreamTls the broker sends the tokens of all "
+                "principals in clear text"
+            )
 
 
 def _check_tls(config: Config, _: Memory) -> Iterator[Finding]:
@@ -403,6 +430,7 @@ RULES: tuple[Callable[[Config, Memory], Iterator[Finding]], ...] = (
     _check_addresses,
     _check_identity,
     _check_pass_through,
+    _check_delegation_tokens,
     _check_tls,
     _check_credentials,
     _check_files,

@@ -34,6 +34,7 @@ _ACCESS_LOG = "the access log is opened at the start"
 _LOG = "the log is opened at the start"
 _SUPERVISOR = "the supervisor has the value of its start"
 _LISTENERS = "listeners are opened at the start"
+_TOKENS = "tokens that exist were made by the values of the start"
 
 RESTART: Final[dict[str, str]] = {
     "listeners[].name": _LISTENERS,
@@ -43,6 +44,9 @@ RESTART: Final[dict[str, str]] = {
     "listeners[].passThrough": _LISTENERS,
     "listeners[].allowSharedIdentity": _IDENTITY,
     "listeners[].tls.clientAuth": _IDENTITY,
+    "listeners[].tls.principalFrom": _IDENTITY,
+    "listeners[].tls.principalMappingRules": _IDENTITY,
+    "listeners[].useDelegationTokens": _IDENTITY,
     "listeners[].upstreamTls.enabled": _BROKER,
     "cache.size": _ARENA,
     "cache.directory": _ARENA,
@@ -59,6 +63,11 @@ RESTART: Final[dict[str, str]] = {
     "throttle.disks[].iops": _DISKS,
     "isolation.enabled": _QUEUES,
     "isolation.dataQueues": "a topic's requests would be in two queues",
+    "delegationTokens.limit": _TOKENS,
+    "delegationTokens.mechanism": _TOKENS,
+    "delegationTokens.lifetime": _TOKENS,
+    "delegationTokens.keep": _TOKENS,
+    "delegationTokens.checkPrincipal": _TOKENS,
     "admin.listen": _ADMIN,
     "admin.maxConnections": _ADMIN,
     "admin.tokenFile": _ADMIN,

@@ -14,7 +14,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
+from proxy.config.delegation_tokens import DelegationTokensConfig, PrincipalRulesText
 from proxy.config.isolation import Isolation
+from proxy.config.process import Log, Shutdown, SupervisorConfig
 from proxy.config.section import Name, Path, Section
 from proxy.config.throttle import ThrottleConfig
 from proxy.config.tls_keys import (
@@ -50,7 +52,8 @@ class ListenerTls(Section):
     )
     client_auth: Literal["none", "required"] = Field(
         default="none",
-        description="`required`: clients must present a certificate; see `allowSharedIdentity`.",
+        description="`required`: clients must present a certificate; see `useDelegationTokens` and "
+        "`allowSharedIdentity`.",
     )
     client_ca_file: Path | None = Field(
         default=None, description="PEM file: authorities that sign clients' certificates."
@@ -58,6 +61,17 @@ class ListenerTls(Section):
     crl_file: Path | None = crl_field()
     min_version: TlsVersion = min_version_field()
     ciphers: Ciphers | None = ciphers_field()
+    principal_from: Literal["subject", "dns", "uri", "email"] = Field(
+        default="subject",
+        description="Part of a client's certificate that names its principal, with `useDelegationTokens`: "
+        "the subject as the broker reads it (`CN=app,O=org`), or the first subject "
+        "alternative name of a kind.",
+    )
+    principal_mapping_rules: PrincipalRulesText = Field(
+        default="DEFAULT",
+        description="The broker's `ssl.principal.mapping.rules`, applied to the name that `principalFrom` "
+        "gives. A client whose name no rule matches is closed.",
+    )
 
 
 class UpstreamTls(Section):
@@ -119,8 +133,16 @@ class ListenerConfig(Section):
         default=None,
         description="HOST:PORT of a second listener of the same broker, with the same security, for "
         "reads of history. Kafka's network threads belong to a listener and block on cold"
-        " data (KAFKA-7504). Clients that authenticate by SCRAM or GSSAPI stay on the "
-        "first listener.",
+        " data (KAFKA-7504). Clients that authenticate by GSSAPI stay on the first listener, and "
+        "those by SCRAM unless `useDelegationTokens` is set.",
+    )
+    use_delegation_tokens: bool = Field(
+        default=False,
+        description="Sign in to the broker as each client's own principal, by delegation tokens that "
+        "Forebay creates ([security.md](security.md#client-certificates)): for clients with "
+        "certificates (`tls.clientAuth: required`), and for SCRAM clients on "
+        "`catchUpUpstream`. `upstream` must be a listener with SASL and SCRAM, and a listener needs "
+        "`upstreamCredentials` that may create tokens for others.",
     )
     pass_through: bool = Field(
         default=False,
@@ -148,12 +170,23 @@ class ListenerConfig(Section):
     )
 
     @property
+    def wants_certificates(self) -> bool:
+        """Whether clients must present a certificate to Forebay."""
+        return self.tls is not None and self.tls.client_auth == "required"
+
+    @property
+    def signs_in_for_clients(self) -> bool:
+        """Whether Forebay signs in to the broker as the principal of each client's certificate."""
+        return self.wants_certificates and self.use_delegation_tokens
+
+    @property
     def shares_identity(self) -> bool:
         """Whether client certificates may be the identity on this listener, so that the broker
         cannot tell clients apart.
         """
-        clients_show_one = self.tls is not None and self.tls.client_auth == "required"
-        return clients_show_one or self.upstream_tls.certificate_file is not None
+        if self.signs_in_for_clients:
+            return False
+        return self.wants_certificates or self.upstream_tls.certificate_file is not None
 
 
 class Cache(Section):
@@ -412,75 +445,6 @@ class AccessLogConfig(Section):
     )
 
 
-class SupervisorConfig(Section):
-    """The process that starts the worker, replaces it, and pipes clients to the broker without it."""
-
-    heartbeat_timeout_s: Duration = Field(
-        default=3.0,
-        ge=0.5,
-        le=300.0,
-        description="Silence of the worker's heartbeat after which it is killed and replaced. While it waits "
-        "for a processor, only the processor time that it gets counts, for at most 20 times this.",
-    )
-    start_timeout_s: Duration = Field(
-        default=60.0,
-        ge=1.0,
-        le=3600.0,
-        description="Time from the start of a worker to its first heartbeat, which comes before the "
-        "cache is allocated; at an upgrade in place, until the new worker accepts clients.",
-    )
-    crash_limit: Count = Field(
-        default=3,
-        ge=1,
-        le=1000,
-        description="Workers in a row that end within `crashWindow` of their start, but for those that "
-        "others ended while they served. At the limit the "
-        "supervisor pipes clients to the broker until a worker runs. TLS that ends at Forebay cannot "
-        "be piped: such listeners close their connections.",
-    )
-    crash_window_s: Duration = Field(
-        default=60.0,
-        ge=1.0,
-        le=86400.0,
-        description="Life of a worker below which its end counts toward `crashLimit`.",
-    )
-    pipe_max_age_s: Duration = Field(
-        default=60.0,
-        ge=0.0,
-        le=86400.0,
-        description="Time within which pipes are closed once a worker runs again, spread evenly, so "
-        "that their clients come back to the cache.",
-    )
-
-
-class Shutdown(Section):
-    """Shutdown on SIGTERM."""
-
-    grace_period_s: Duration = Field(
-        default=25.0,
-        ge=0.0,
-        le=3600.0,
-        description="Time to answer requests in flight; shorter than Kubernetes' own grace period (30s).",
-    )
-
-
-class Log(Section):
-    """Forebay's own log, on standard error."""
-
-    level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="Lowest level that is written."
-    )
-    format: Literal["json", "text"] = Field(
-        default="json", description="One JSON object a line, or plain text."
-    )
-    queue_lines: Count = Field(
-        default=1000,
-        ge=10,
-        le=1_000_000,
-        description="Lines that wait for standard error. Further ones are dropped and counted.",
-    )
-
-
 class Config(Section):
     """The whole of `forebay.yaml`."""
 
@@ -494,6 +458,10 @@ class Config(Section):
     isolation: Isolation = Field(default_factory=Isolation, description="Queues toward the broker.")
     limits: Limits = Field(
         default_factory=Limits, description="Limits on memory, counts and times."
+    )
+    delegation_tokens: DelegationTokensConfig = Field(
+        default_factory=DelegationTokensConfig,
+        description="Signing in as clients' principals, on listeners with `useDelegationTokens`.",
     )
     admin: Admin = Field(default_factory=Admin, description="HTTP for operators.")
     access_log: AccessLogConfig = Field(
