@@ -33,6 +33,16 @@ LABEL_VALUES: Final[dict[str, tuple[str, ...]]] = {
     "side": ("client", "broker", "admin"),
     "file": ("certificate", "authority", "crl"),
     "load": ("loaded", "refused"),
+    "token_operation": ("create", "renew", "expire"),
+    "token_failure": (
+        "authorization",
+        "disabled",
+        "listener",
+        "refused",
+        "limit",
+        "connection",
+        "error",
+    ),
     "takeover": (
         "taken-over",
         "size",
@@ -652,6 +662,26 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "forebay_blind_connections_total",
             "counter",
             "Connections relayed unread (SaslHandshake version 0)",
+        ),
+        Metric(
+            "forebay_delegation_tokens_total",
+            "counter",
+            "Delegation tokens that the broker has created, renewed and expired for Forebay",
+            ("token_operation",),
+        ),
+        Metric(
+            "forebay_delegation_token_failures_total",
+            "counter",
+            "Delegation tokens that could not be had or used, by reason: `authorization` (Forebay may not "
+            "create it), `disabled` (the broker has no tokens), `listener` (its listener does not fit), `refused` (the "
+            "broker does not accept the token), `limit` (`delegationTokens.limit`), `connection` (the broker "
+            "does not answer), `error`. Clients are closed for want of a token",
+            ("token_failure",),
+        ),
+        Metric(
+            "forebay_token_sign_ins_total",
+            "counter",
+            "Broker connections signed in by a delegation token, and signed in again",
         ),
         Metric("forebay_upstream_connections", "gauge", "Broker connections open now"),
         Metric(

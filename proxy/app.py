@@ -36,6 +36,7 @@ from proxy.build_info import find_version
 from proxy.config.check import read_secret
 from proxy.config.load import Loaded
 from proxy.dispatch import Dispatch
+from proxy.identity.sign_in_check import SignInCheck, SignInPlace
 from proxy.janitor import Janitor
 from proxy.net.listener import Listener
 from proxy.net.own_connections import OwnConnections
@@ -84,19 +85,28 @@ takes.
 
 
 class Readiness:
-    """Whether clients should connect: all listeners are bound, the broker is reachable, and the
-    process is not stopping.
+    """Whether clients should connect: all listeners are bound, the broker is reachable, Forebay can
+    sign in where it does so for clients, and the process is not stopping.
     """
 
-    __slots__ = ("_boot", "_is_draining", "_listeners", "_own_connections", "_was_ready")
+    __slots__ = (
+        "_boot",
+        "_is_draining",
+        "_listeners",
+        "_own_connections",
+        "_sign_in_check",
+        "_was_ready",
+    )
 
     def __init__(
         self,
         listeners: Sequence[AnyListener | PassThroughListener],
         own_connections: OwnConnections,
+        sign_in_check: SignInCheck,
         boot: str,
     ) -> None:
         """`boot` names the process in log lines."""
+        self._sign_in_check = sign_in_check
         self._listeners = listeners
         self._own_connections = own_connections
         self._boot = boot
@@ -115,6 +125,8 @@ class Readiness:
                 f"the broker at {self._listeners[0].upstream} is not reachable: "
                 f"{self._own_connections.refusal}"
             )
+        elif self._sign_in_check.problem:
+            reasons.append(f"Forebay cannot sign in for clients: {self._sign_in_check.problem}")
         return not reasons, reasons
 
     def tell(self, _now: float) -> None:
@@ -173,8 +185,12 @@ class Forebay:
         ]
         self.own_connections = OwnConnections(self.broker, choose_own(self.listeners))
         self.broker.own_connections = self.own_connections
+        self.sign_in_check = SignInCheck(self.broker, list_sign_in_places(self.listeners))
         self.readiness = Readiness(
-            (*self.listeners, *self.pass_through), self.own_connections, self.boot
+            (*self.listeners, *self.pass_through),
+            self.own_connections,
+            self.sign_in_check,
+            self.boot,
         )
         self.takeover = Takeover(self.broker)
         self.reloader = Reloader(self, read or partial(Loaded, config, {}, (), ()), keep)
@@ -220,6 +236,7 @@ class Forebay:
         self.prefaulting = asyncio.create_task(prefault(self.broker.cache), name="prefault")
         self._begin_access_log(sockets)
         self.own_connections.start()
+        self.sign_in_check.start()
         self.takeover.start()
         self.janitor.start()
         self.broker.disk_throttle.start()
@@ -281,6 +298,8 @@ class Forebay:
         await self.reloader.renewal.stop()
         self.broker.disk_throttle.stop()
         self.broker.scheduler.stop()
+        self.sign_in_check.stop()
+        self.broker.sign_ins.close()
         await self.own_connections.close()
         await self.admin.close()
         if self.broker.stored_runs is not None:
@@ -429,6 +448,17 @@ def tell_access_log(directory: str, doing: str, error: str) -> None:
         log.error("the access log fails, its lines are dropped", extra=fields | {"reason": error})
     else:
         log.info("the access log is written again", extra=fields)
+
+
+def list_sign_in_places(listeners: Sequence[AnyListener]) -> list[SignInPlace]:
+    """Where Forebay signs in to the broker for clients."""
+    places = []
+    for one in listeners:
+        if one.config.signs_in_for_clients:
+            places.append(SignInPlace(one.name, one.dial))
+        if one.config.use_delegation_tokens and one.catch_up_dial is not None:
+            places.append(SignInPlace(one.name, one.catch_up_dial))
+    return places
 
 
 def choose_own(listeners: Sequence[AnyListener]) -> AnyListener:

@@ -26,6 +26,7 @@ from proxy.fetch.misses.coalescing import SharedReads
 from proxy.fetch.purgatory import Purgatory
 from proxy.fetch.sessions.cache import SessionCache, SessionLimits
 from proxy.fetch.wakeups import WakeupBatch
+from proxy.identity.tokens import DelegationTokens
 from proxy.net.byte_budget import ByteBudget
 from proxy.net.tls_handshakes import Handshakes
 from proxy.partitions.partition_row import RUN_ROWS
@@ -93,6 +94,7 @@ class Broker:
         self.requests = ByteBudget(config.limits.request_memory_bytes)
         self.responses = ByteBudget(config.limits.response_memory_bytes, SMALL_BYTES)
         self.handshakes = Handshakes(self.counters.clients, config.limits.max_connections)
+        self.sign_ins = DelegationTokens(self)
         self.topics = Topics()
         self.age_clock = AgeClock()
         self.partitions = Partitions(

@@ -104,6 +104,10 @@ class Dispatch:
         """Return True if no miss fetch is open."""
         return not self.reads.by_key
 
+    def begin_session(self, sent_at: float, lifetime_s: float) -> None:
+        """Note that Forebay has signed in for the client, by a request of `sent_at`."""
+        self.authorization.begin_session(sent_at, self._link.broker.now(), lifetime_s)
+
     def complete_delayed(self, place: Place | None = None) -> None:
         """Answer the delayed Fetch that holds `place` with the bytes readable now; None: all of the
         connection.

@@ -90,6 +90,7 @@ class Janitor:
                 self._broker.purgatory.tick,
                 self._broker.cleanup.tick,
                 self._broker.own_connections.tick,
+                self._broker.sign_ins.tick,
                 *self._also,
             ]
         if self._ticks % FORGET_EVERY_TICKS == 0:

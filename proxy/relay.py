@@ -1,11 +1,11 @@
 """Relay: forwards requests that Forebay does not handle, and their responses, unread.
 
 Owns the opaque path of a request, and APIs that are only inspected: ApiVersions (capped), the
-requests that name a consumer group, SaslHandshake and SaslAuthenticate. Tokens without frames
-follow version 0 of the handshake, so that connection becomes a raw byte pipe. Also forwards
-requests whose handling has failed (`relay_whole`), or that name more than may be read at once
-(`is_left_unread`). Must not know the cache, nor of Produce and Fetch more than whether a response
-comes and as what it counts.
+requests that name a consumer group, SaslHandshake and SaslAuthenticate, which are refused where
+Forebay has signed in for the client. Tokens without frames follow version 0 of the handshake, so
+that connection becomes a raw byte pipe. Also forwards requests whose handling has failed
+(`relay_whole`), or that name more than may be read at once (`is_left_unread`). Must not know the
+cache, nor of Produce and Fetch more than whether a response comes and as what it counts.
 Invariants: bytes are unchanged, except in the ApiVersions response; no frame is read that names
 more than `limits.requestPartitions`.
 """
@@ -191,6 +191,9 @@ def relay_sasl(link: RelayLink, head: RequestHeader, frame: Frame) -> None:
     reopened silently. The catch-up connection repeats an accepted authentication before the client
     gets the response.
     """
+    if link.principal is not None:
+        _refuse_sasl(link, head, frame)
+        return
     link.upstream.authenticate()
     reply, sent_at = link.replies.reserve(), link.broker.now()
 
@@ -216,6 +219,9 @@ def relay_sasl_handshake(link: RelayLink, head: RequestHeader, frame: Frame) -> 
     """Relay SaslHandshake, as `relay_sasl`. Tokens without frames follow an accepted handshake of
     version 0: the connection becomes a raw byte pipe.
     """
+    if link.principal is not None:
+        _refuse_sasl(link, head, frame)
+        return
     link.upstream.authenticate()
     link.limit_unsigned()
     if head.api_version > 0:
@@ -231,6 +237,14 @@ def relay_sasl_handshake(link: RelayLink, head: RequestHeader, frame: Frame) -> 
         return answer
 
     pass_on(link, head, frame, see)
+
+
+def _refuse_sasl(link: RelayLink, head: RequestHeader, frame: Frame) -> None:
+    """Answer as a broker's listener without SASL: the client's certificate is its identity, and the
+    broker must see no SASL of the client's on a connection that Forebay has signed in.
+    """
+    answer = control.build_refusal_of_sasl(head.api_key, head.api_version, head.correlation_id)
+    link.answer(head, link.replies.reserve(is_control=True), (answer,), len(frame))
 
 
 def _start_pipe(link: RelayLink) -> None:

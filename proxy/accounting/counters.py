@@ -174,6 +174,37 @@ class UpstreamCounts:
 
 
 @dataclass(slots=True)
+class TokenCounts:
+    """Delegation tokens, sign-ins by them, and what failed, by reason."""
+
+    created: int = 0
+    renewed: int = 0
+    expired: int = 0
+    sign_ins: int = 0
+    failures: defaultdict[str, int] = field(default_factory=_by_label)
+
+    def create(self) -> None:
+        """Count a token that the broker has created."""
+        self.created += 1
+
+    def renew(self) -> None:
+        """Count a token that the broker has renewed."""
+        self.renewed += 1
+
+    def expire(self, is_answered: bool) -> None:
+        """Count a token that the broker was asked to expire, if it has answered."""
+        self.expired += is_answered
+
+    def sign_in(self) -> None:
+        """Count a connection that has signed in, or has done so again."""
+        self.sign_ins += 1
+
+    def fail(self, reason: str) -> None:
+        """Count a token that could not be had or used."""
+        self.failures[reason] += 1
+
+
+@dataclass(slots=True)
 class FetchCounts:
     """Responses to Fetches. `partitions` and `record_bytes` are by result and reason; times are in
     seconds.
@@ -250,6 +281,7 @@ class Counters:
     faults: FaultCounts = field(default_factory=FaultCounts)
     clients: ClientCounts = field(default_factory=ClientCounts)
     upstream: UpstreamCounts = field(default_factory=UpstreamCounts)
+    tokens: TokenCounts = field(default_factory=TokenCounts)
     fetch: FetchCounts = field(default_factory=FetchCounts)
     produce: ProduceCounts = field(default_factory=ProduceCounts)
     stored: StoredCounts = field(default_factory=StoredCounts)

@@ -119,6 +119,7 @@ def collect(process: Process) -> Iterator[Sample]:
     yield from _throttle(broker)
     yield from _isolation(broker)
     yield from _connections(process)
+    yield from _tokens(broker)
     yield from _traffic(broker)
     yield from _limits(process)
     yield from _access_log(broker)
@@ -318,6 +319,20 @@ def _connections(process: Process) -> Iterator[Sample]:
     yield Sample("forebay_upstream_reopens_total", (), upstream.reopened)
 
 
+def _tokens(broker: Broker) -> Iterator[Sample]:
+    tokens = broker.counters.tokens
+    for operation, count in (
+        ("create", tokens.created),
+        ("renew", tokens.renewed),
+        ("expire", tokens.expired),
+    ):
+        yield Sample("forebay_delegation_tokens_total", (operation,), count)
+    for reason in LABEL_VALUES["token_failure"]:
+        failures = tokens.failures.get(reason, 0)
+        yield Sample("forebay_delegation_token_failures_total", (reason,), failures)
+    yield Sample("forebay_token_sign_ins_total", (), tokens.sign_ins)
+
+
 def _traffic(broker: Broker) -> Iterator[Sample]:
     traffic_counts = broker.counters.traffic
     points: tuple[tuple[str, dict[int, Traffic]], ...] = (
@@ -354,6 +369,7 @@ def _limits(process: Process) -> Iterator[Sample]:
         ),
         ("parked_fetches", broker.purgatory.parked, limits.parked_fetches),
         ("verify_samples", len(broker.verifier), QUEUE_SAMPLES + 1),
+        ("delegation_tokens", len(broker.sign_ins), broker.sign_ins.limit),
         ("topic_lookup", len(broker.topic_lookup), TOPICS_LIMIT),
         ("watched_partitions", broker.replica_fetcher.watched, limits.watched_partitions),
         ("fetch_sessions", sessions.sessions, limits.fetch_sessions),

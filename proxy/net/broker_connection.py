@@ -16,9 +16,11 @@ means beyond the facts that the rule needs. Invariants:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from dataclasses import dataclass
+from functools import partial
 from struct import error as StructError
 from typing import TYPE_CHECKING
 
@@ -26,16 +28,17 @@ from protocol.errors import BadFrame
 from protocol.header import FIXED_START, RESPONSE_TAGS_START, peek_correlation_id
 from protocol.primitives import INT32
 from proxy.net.framed_transport import FramedTransport, Hooks
+from proxy.net.signed_session import SignedSession, SignInRefused
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
     from protocol.primitives import Frame
     from proxy.accounting.counters import Counters, Traffic
     from proxy.net.byte_budget import ByteBudget
     from proxy.net.send_buffer import Sendable
-    from proxy.net.services import PipelinedRequests
+    from proxy.net.services import PipelinedRequests, Signer
     from proxy.net.splice import SpliceTransfer
 
     Answer = Callable[[Frame | None], None]
@@ -71,12 +74,17 @@ class Dial:
         """Open the socket for `framed`, TLS handshake included. Raises OSError, ssl.SSLError or
         TimeoutError if that fails.
         """
+        await self.open(lambda: framed)
+
+    async def open(self, build: Callable[[], asyncio.Protocol]) -> asyncio.Transport:
+        """`connect` for the protocol that `build` makes. Returns the transport."""
         loop = asyncio.get_running_loop()
         hostname = self.server_hostname if self.ssl_context else None
         async with asyncio.timeout(self.connect_timeout_s):
-            await loop.create_connection(
-                lambda: framed, self.host, self.port, ssl=self.ssl_context, server_hostname=hostname
+            transport, _ = await loop.create_connection(
+                build, self.host, self.port, ssl=self.ssl_context, server_hostname=hostname
             )
+        return transport
 
 
 class BrokerConnection:
@@ -89,12 +97,14 @@ class BrokerConnection:
         "_connecting",
         "_counters",
         "_dial",
+        "_held",
         "_hold_reason",
         "_is_clients",
         "_on_drained",
         "_on_idle_closed",
         "_on_lost",
         "_sequence",
+        "_session",
         "_transport",
         "authenticated",
         "closed",
@@ -117,13 +127,18 @@ class BrokerConnection:
         is_clients: bool = False,
         on_drained: Callable[[], None] | None = None,
         on_idle_closed: Callable[[], bool] | None = None,
+        signer: Signer | None = None,
     ) -> None:
         """`is_clients`: the connection serves a client, so that a large response waits unread if
         the byte budget `bound` has no room. Responses to Forebay's own requests never wait.
         `on_drained`: called when all that was sent has left. `on_idle_closed`: called when the
-        broker has closed the connection with nothing unanswered. True: do not reopen.
+        broker has closed the connection with nothing unanswered. True: do not reopen. `signer`:
+        signs each socket in before its first request; None: nobody does, or the client itself.
         """
         self._dial = dial
+        self._session = SignedSession(self, signer) if signer is not None else None
+        self._held: deque[Callable[[], object]] | None = None
+        """Requests that wait for the end of a repeated sign-in; None outside of one."""
         self._is_clients = is_clients
         self._budget = bound
         self._counters = counters
@@ -209,6 +224,11 @@ class BrokerConnection:
             return False
         if self.is_taking:
             raise AssertionError("a request goes to the broker within another")
+        if self._held is not None:
+            self._held.append(
+                partial(self.send, frame, correlation_id, on_answer, on_sent, arrived, on_begun)
+            )
+            return True
         if self.pipeline is not None:
             self.pipeline.materialize()
         self._sequence += 1
@@ -223,6 +243,34 @@ class BrokerConnection:
         except Exception as error:  # unknown how much of the frame has left: the stream is corrupt
             self._lose(f"a request cannot be sent: {error!r}")
             raise
+
+    @contextlib.contextmanager
+    def hold_requests(self) -> Iterator[Callable[[bytes], Awaitable[Frame]]]:
+        """Context in which requests given to `send` wait, and leave in their order at its end. It
+        gives a function that sends one of Forebay's own past them. Each request that waits is
+        charged as one in flight, so that a client's limits bound them.
+        """
+        held: deque[Callable[[], object]] = deque()
+        self._held = held
+
+        async def call(frame: bytes) -> Frame:
+            self._held = None
+            try:
+                answer = self._call(frame, 0)
+            finally:
+                self._held = held
+            return await answer
+
+        try:
+            yield call
+        finally:
+            self._held = None
+            while held:
+                held.popleft()()
+
+    def lose(self, reason: str) -> None:
+        """End the connection for `reason`, as if the broker had closed it."""
+        self._lose(reason)
 
     def authenticate(self) -> None:
         """Note that the connection gets an identity: it is never reopened silently from now on."""
@@ -292,22 +340,34 @@ class BrokerConnection:
         """Send one of Forebay's own requests and wait for its response frame. Raises
         ConnectionError if the connection is lost or closed first.
         """
+        return await self._call(frame, correlation_id)
+
+    def _call(self, frame: Sendable, correlation_id: int) -> Awaitable[Frame]:
+        """Send a request now; what is returned waits for its response."""
         answer: asyncio.Future[Frame | None] = asyncio.get_running_loop().create_future()
         self.send(frame, correlation_id, lambda f: None if answer.done() else answer.set_result(f))
-        got = await answer
-        if got is None:
-            raise ConnectionError(self.loss or "the link was closed")
-        return got
+
+        async def wait() -> Frame:
+            got = await answer
+            if got is None:
+                raise ConnectionError(self.loss or "the link was closed")
+            return got
+
+        return wait()
 
     async def _connect(self, framed: FramedTransport) -> None:
         try:
-            await self._dial.connect(framed)
+            if self._session is None:
+                await self._dial.connect(framed)
+            else:
+                await self._session.connect(self._dial, framed)
         except (OSError, TimeoutError) as error:
             if self._transport is framed:
                 self._transport = None
                 self._counters.upstream.fail()
                 address = f"{self._dial.host}:{self._dial.port}"
-                self._lose(f"cannot reach the broker at {address}: {error or type(error).__name__}")
+                why = f"cannot reach the broker at {address}: {error or type(error).__name__}"
+                self._lose(f"{error}" if isinstance(error, SignInRefused) else why)
 
     def _on_frame(self, frame: Frame) -> None:
         if self.pipeline is not None and not self.expected:
@@ -400,6 +460,8 @@ class BrokerConnection:
         if self.pipeline is not None:
             self.pipeline.materialize()
         self.closed = True
+        if self._session is not None:
+            self._session.close()
         framed, self._transport = self._transport, None
         if framed is not None:
             self._budget.forget(framed)

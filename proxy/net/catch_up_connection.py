@@ -3,8 +3,9 @@ of history. [socket]
 
 Owns that connection, the times when it may exist, and the repeated authentication of the client.
 Must not know why a request goes this way. Invariants (design, "A connection", "Throttle"):
-* only repeatable authentication is repeated: none, PLAIN, OAUTHBEARER. With SCRAM or GSSAPI there
-  is no second connection.
+* only repeatable authentication is repeated: none, PLAIN, OAUTHBEARER. A client with SCRAM, whom the
+  broker has accepted, is signed in by a delegation token where the listener uses them; with GSSAPI,
+  or a token of the client's own, there is no second connection.
 * nothing is sent before the authentication. A renewed authentication is repeated here before the
   client sees that its own has succeeded.
 * a loss harms nobody: unanswered requests are answered None, and sent again on the client's first
@@ -19,8 +20,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from protocol import control
+from protocol import control, header
 from proxy.net.broker_connection import BrokerConnection
+from proxy.net.sasl_client import HASHES, find_scram_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from protocol.primitives import Frame
     from proxy.net.broker_connection import Answer, Dial
     from proxy.net.framed_transport import FramedTransport
-    from proxy.net.services import NetServices
+    from proxy.net.services import ConnectionServices
 
 log = logging.getLogger("forebay.catch_up")
 
@@ -43,11 +45,15 @@ class _Authentication:
 
     `frames`: SaslHandshake, SaslAuthenticate and the latter's version; None before the broker has
     accepted them. `is_repeatable`: False after a mechanism whose exchange is of one connection.
+    `user`: whom the broker has accepted by SCRAM; None: nobody, or a token's owner.
     """
 
-    __slots__ = ("_handshake", "frames", "is_repeatable")
+    __slots__ = ("_first", "_handshake", "_is_scram", "frames", "is_repeatable", "user")
 
     def __init__(self) -> None:
+        self._is_scram = False
+        self._first: Frame | None = None
+        self.user: str | None = None
         self._handshake: Frame | None = None
         self.frames: tuple[Frame, Frame, int] | None = None
         self.is_repeatable = True
@@ -56,19 +62,34 @@ class _Authentication:
         """Note the client's SaslHandshake `frame`."""
         self._handshake = bytes(frame)
         self.is_repeatable = mechanism in REPEATABLE
+        self._is_scram, self._first = mechanism in HASHES, None
 
     def accept(self, frame: Frame, version: int) -> bool:
         """Note a SaslAuthenticate of `version` that the broker has accepted. Return False if it
         cannot be repeated.
         """
+        if self._is_scram:
+            self._accept_scram(bytes(frame))
         if not self.is_repeatable or self._handshake is None:
             return False
         self.frames = (self._handshake, bytes(frame), version)
         return True
 
+    def _accept_scram(self, frame: Frame) -> None:
+        """The broker accepts the first message of an exchange, which names the user, then the second,
+        which proves the password (RFC 5802).
+        """
+        if self._first is None:
+            self._first = frame
+            return
+        first, self._is_scram = self._first, False
+        head = header.peek_request(first)
+        said = control.scan_sasl_auth_bytes(first, head.api_version, head.body_start)
+        self.user = find_scram_user(said)
+
     def forget(self) -> None:
         """Drop the frames: the client is gone."""
-        self._handshake = self.frames = None
+        self._handshake = self._first = self.frames = None
 
 
 class CatchUpConnection:
@@ -84,13 +105,20 @@ class CatchUpConnection:
         "_pause_s",
         "_paused_until",
         "_pending_bytes",
+        "_principal",
         "_progress_at",
         "_unanswered",
+        "_uses_tokens",
     )
 
-    def __init__(self, broker: NetServices, dial: Dial | None) -> None:
+    def __init__(
+        self, broker: ConnectionServices, dial: Dial | None, uses_tokens: bool = False
+    ) -> None:
+        """`uses_tokens`: a client that the broker has accepted by SCRAM is signed in by a token."""
         self._broker = broker
         self._dial = dial
+        self._uses_tokens = uses_tokens
+        self._principal: str | None = None
         self._link: BrokerConnection | None = None
         self._authentication = _Authentication()
         self._unanswered = 0
@@ -106,7 +134,7 @@ class CatchUpConnection:
         """
         return (
             self._dial is not None
-            and self._authentication.is_repeatable
+            and (self._authentication.is_repeatable or self._principal is not None)
             and self._broker.now() >= self._paused_until
         )
 
@@ -172,14 +200,24 @@ class CatchUpConnection:
     def _open(self) -> BrokerConnection:
         assert self._dial is not None
         broker = self._broker
+        principal = self._principal
         link = BrokerConnection(
-            self._dial, broker.responses, broker.counters, self._lost, is_clients=True
+            self._dial,
+            broker.responses,
+            broker.counters,
+            self._lost,
+            is_clients=True,
+            signer=broker.sign_ins.open(principal) if principal is not None else None,
         )
-        if self._authentication.frames is not None:
+        if principal is None and self._authentication.frames is not None:
             self._repeat_authentication(link, lambda: None)
         return link
 
     # -- the client's authentication -----------------------------------------------------------------------
+
+    def sign_in_as(self, principal: str) -> None:
+        """Use a delegation token of this user on the connections that are opened from now on."""
+        self._principal = principal
 
     def saw_handshake(self, frame: Frame, mechanism: str) -> None:
         """Note the SaslHandshake `frame` that the client has sent on its first connection."""
@@ -189,11 +227,10 @@ class CatchUpConnection:
         """Note `frame`, a SaslAuthenticate of `version` that the broker has accepted. `done` runs
         once the broker has answered the repetition here, or at once if nothing is to be repeated.
         """
-        if (
-            self._dial is not None
-            and self._authentication.accept(frame, version)
-            and self._link is not None
-        ):
+        can_repeat = self._dial is not None and self._authentication.accept(frame, version)
+        if self._uses_tokens and self._authentication.user is not None:
+            self.sign_in_as(self._authentication.user)
+        if can_repeat and self._link is not None:
             self._repeat_authentication(self._link, done)
         else:
             done()

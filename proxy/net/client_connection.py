@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from proxy.net.listener import Listener
     from proxy.net.response_order import Place
     from proxy.net.send_buffer import Sendable
-    from proxy.net.services import PipelinedRequests
+    from proxy.net.services import PipelinedRequests, Signer
 
 log = logging.getLogger("forebay.client")
 
@@ -71,6 +71,7 @@ class ClientConnection(Generic[Services, Kept]):
         "number",
         "pipeline",
         "preferred_replicas",
+        "principal",
         "refused",
         "replies",
         "request_bytes",
@@ -84,8 +85,13 @@ class ClientConnection(Generic[Services, Kept]):
 
     replies: ResponseOrder
 
-    def __init__(self, listener: Listener[Services, Kept], number: int) -> None:
-        """`number` counts the listener's connections. `listener.dispatch` makes the objects of handlers."""
+    def __init__(
+        self, listener: Listener[Services, Kept], number: int, principal: str | None = None
+    ) -> None:
+        """`number` counts the listener's connections. `listener.dispatch` makes the objects of handlers.
+        `principal`: the user as whom Forebay signs in to the broker; None: the client itself does, or nobody.
+        """
+        self.principal = principal
         self.handlers = listener.dispatch(self)
         self.listener = listener
         self.broker = listener.broker
@@ -103,7 +109,7 @@ class ClientConnection(Generic[Services, Kept]):
         self.request_bytes = self._response_bytes = (
             0  # charged to the byte budgets for this connection
         )
-        self.is_signed_in = False  # the broker has accepted its SASL exchange
+        self.is_signed_in = principal is not None  # else: the broker has accepted its SASL exchange
         self.sasl_rounds = 1  # SASL responses without error that are missing until then
         hooks = Hooks(
             self.handlers.receive,
@@ -127,18 +133,29 @@ class ClientConnection(Generic[Services, Kept]):
             is_clients=True,
             on_drained=self._on_upstream_drained,
             on_idle_closed=self._on_idle_closed,
+            signer=self._sign(),
         )
         self.seen_frames, self.seen_at = (
             0,
             self.broker.now(),
         )  # at the last check that found it not idle
         self.pipeline: PipelinedRequests | None = None  # until there can be Produces in it
-        self.catch_up = CatchUpConnection(self.broker, listener.catch_up_dial)
+        self.catch_up = CatchUpConnection(
+            self.broker, listener.catch_up_dial, listener.config.use_delegation_tokens
+        )
+        if principal is not None:
+            self.catch_up.sign_in_as(principal)
         self.refused = RefusedSequences()
         self.last_ordinal = self.answered_ordinal = 0
         self.sent_count = 0  # grows with each forwarded request and each response
         self.preferred_replicas = False
         self.handlers.open()
+
+    def _sign(self) -> Signer | None:
+        """Who signs in on the broker connection; None: nobody."""
+        if self.principal is None:
+            return None
+        return self.broker.sign_ins.open(self.principal, self.handlers.begin_session)
 
     def _on_made(self) -> None:
         self._open = True
@@ -526,8 +543,9 @@ class ClientConnection(Generic[Services, Kept]):
 
     @property
     def session_owner(self) -> object:
-        """Owner of the client's fetch sessions: this connection if authenticated, else the listener."""
-        return self if self.upstream.authenticated else self.listener
+        """Owner of the client's fetch sessions: this connection if it has an identity, else the listener."""
+        has_identity = self.principal is not None or self.upstream.authenticated
+        return self if has_identity else self.listener
 
     def request_done(self, size_bytes: int) -> None:
         """Release the bytes of a request. No effect after `close`, which releases all."""

@@ -112,9 +112,10 @@ class Listener(Generic[Services, Kept]):
         if self.config.catch_up_upstream is not None:
             log.info(
                 "listener %s: history comes by the broker's listener at %s; clients that authenticate by "
-                "SCRAM or GSSAPI cannot be shown there and stay on the first",
+                "%s cannot be shown there and stay on the first",
                 self.name,
                 self.config.catch_up_upstream,
+                "GSSAPI" if self.config.use_delegation_tokens else "SCRAM or GSSAPI",
                 extra={"listener": self.name},
             )
 
@@ -141,14 +142,29 @@ class Listener(Generic[Services, Kept]):
             if isinstance(server, TlsServer):
                 server.set_context(context)
 
-    def _accept(self) -> asyncio.BaseProtocol:
+    def _accept(self, principal: str | None = None) -> asyncio.BaseProtocol:
         self.accepted += 1
-        link = ClientConnection(self, self.accepted)
+        link = ClientConnection(self, self.accepted, principal)
         return link.framed
 
     def _accept_tls(self, transport: asyncio.Transport) -> None:
-        """Make a connection for a client that has finished its TLS handshake."""
-        protocol = self._accept()
+        """Make a connection for a client that has finished its TLS handshake. One whose certificate
+        gives no principal is closed, where that would be its identity.
+        """
+        principal = None
+        if self.config.tls is not None and self.config.signs_in_for_clients:
+            presented = transport.get_extra_info("ssl_object")
+            try:
+                principal = self.broker.sign_ins.find_principal(self.config.tls, presented)
+            except ValueError as error:
+                self.broker.counters.clients.reject("no_principal")
+                log.warning(
+                    "closing a client whose certificate gives no principal",
+                    extra={"listener": self.name, "reason": f"{error}"},
+                )
+                transport.abort()
+                return
+        protocol = self._accept(principal)
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
 

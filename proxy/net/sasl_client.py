@@ -1,9 +1,11 @@
-"""SASL client for Forebay's own connections to the broker: PLAIN, SCRAM and OAUTHBEARER.
+"""SASL client: PLAIN, SCRAM and OAUTHBEARER for Forebay's own connections to the broker, and SCRAM
+with a delegation token for connections of clients.
 
 Owns the client's half of the three exchanges (RFC 4616, RFC 5802 and 7677, RFC 7628) over Kafka's
-SaslHandshake v1 and SaslAuthenticate. Must not know the purpose of a connection. The replica
-fetcher needs these connections; clients' own SASL is passed through and does not come here.
-Invariants: secrets are read from their files at each authentication and kept nowhere.
+SaslHandshake v1 and SaslAuthenticate. Must not know the purpose of a connection. Clients' own SASL
+is passed through and does not come here.
+Invariants: secrets are read from their files at each authentication and kept nowhere; tokens are
+their owner's (proxy/identity/tokens.py).
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import re
 import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,8 +22,14 @@ from protocol import control
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from protocol.primitives import Frame
     from proxy.config.model import UpstreamCredentials
     from proxy.net.broker_connection import BrokerConnection
+
+    Call = Callable[[bytes], Awaitable[Frame]]
+    """Sends a request frame, and returns the response frame."""
 
 HANDSHAKE_VERSION = 1
 AUTHENTICATE_VERSION = 2
@@ -30,8 +39,45 @@ MAX_ITERATIONS = 1_000_000
 """
 
 
+_SCRAM_NAME = rb"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+"
+_CLIENT_FIRST = re.compile(
+    rb"n,(?:a=" + _SCRAM_NAME + rb")?,n=(?P<name>" + _SCRAM_NAME + rb"),r=[\x21-\x2b\x2d-\x7e]+"
+)
+"""A client's first message without extensions. Kafka reads no more than this as a message, but for
+extensions (ScramMessages.ClientFirstMessage).
+"""
+
+
 class AuthenticationRefused(Exception):
     """The broker does not accept Forebay's credentials, or cannot prove that it knows them."""
+
+
+class NoSasl(AuthenticationRefused):
+    """The broker's listener takes no SaslHandshake: it has no SASL, or a session there has no end."""
+
+
+class DelegationToken:
+    """A delegation token's id and secret. Keeps the salted secret of the last salt, which takes 4,096 rounds of a
+    hash: the broker has one salt for all connections of a token.
+    """
+
+    __slots__ = ("_challenge", "_salted", "_secret", "mechanism", "token_id")
+
+    def __init__(self, token_id: str, secret: bytes, mechanism: str) -> None:
+        """`secret`: the token's HMAC. `mechanism`: a key of HASHES."""
+        self.token_id = token_id
+        self.mechanism = mechanism
+        self._secret = base64.b64encode(secret)  # DelegationToken.hmacAsBase64String
+        self._challenge: tuple[bytes, int] | None = None
+        self._salted = b""
+
+    def salt(self, salt: bytes, iterations: int) -> bytes:
+        """The salted secret (RFC 5802, SaltedPassword)."""
+        if self._challenge != (salt, iterations):
+            name = HASHES[self.mechanism]
+            self._salted = hashlib.pbkdf2_hmac(name, self._secret, salt, iterations)
+            self._challenge = salt, iterations
+        return self._salted
 
 
 async def authenticate(link: BrokerConnection, credentials: UpstreamCredentials) -> None:
@@ -40,24 +86,49 @@ async def authenticate(link: BrokerConnection, credentials: UpstreamCredentials)
     it is never reopened silently.
     """
     mechanism = credentials.mechanism
+
+    async def call(frame: bytes) -> Frame:
+        return await link.call(frame, 0)
+
+    await _handshake(call, mechanism)
+    link.authenticate()
+    if mechanism in HASHES:
+
+        def salt(salt: bytes, iterations: int) -> bytes:
+            secret = _secret(credentials.password_file)
+            return hashlib.pbkdf2_hmac(HASHES[mechanism], secret, salt, iterations)
+
+        await _scram(call, HASHES[mechanism], _username(credentials), b"", salt)
+    elif mechanism == "PLAIN":
+        await _exchange(
+            call, b"\0".join((b"", _username(credentials), _secret(credentials.password_file)))
+        )
+    else:
+        token = _secret(credentials.token_file)
+        await _exchange(call, b"n,,\x01auth=Bearer " + token + b"\x01\x01")
+
+
+async def authenticate_token(call: Call, token: DelegationToken) -> float:
+    """Authenticate, or do so again, as the owner of `token` (KIP-48). Returns the lifetime of the
+    session in seconds, 0 if the broker names none. Raises Refused, ConnectionError or BadFrame.
+    """
+    await _handshake(call, token.mechanism)
+    name = token.token_id.encode()
+    lifetime_ms = await _scram(call, HASHES[token.mechanism], name, b",tokenauth=true", token.salt)
+    return lifetime_ms / 1000
+
+
+async def _handshake(call: Call, mechanism: str) -> None:
     hello = control.build_sasl_handshake_request(
         HANDSHAKE_VERSION, 0, "forebay", mechanism=mechanism
     )
-    answer = control.scan_sasl_handshake_response(await link.call(hello, 0), HANDSHAKE_VERSION)
+    answer = control.scan_sasl_handshake_response(await call(hello), HANDSHAKE_VERSION)
+    if answer.error_code == ErrorCode.ILLEGAL_SASL_STATE:
+        raise NoSasl("the broker's listener has no SASL")
     if answer.error_code != ErrorCode.NONE:
         raise AuthenticationRefused(
             f"the broker does not offer {mechanism}; it offers {', '.join(answer.mechanisms) or 'nothing'}"
         )
-    link.authenticate()
-    if mechanism in HASHES:
-        await _scram(link, credentials, HASHES[mechanism])
-    elif mechanism == "PLAIN":
-        await _exchange(
-            link, b"\0".join((b"", _username(credentials), _secret(credentials.password_file)))
-        )
-    else:
-        token = _secret(credentials.token_file)
-        await _exchange(link, b"n,,\x01auth=Bearer " + token + b"\x01\x01")
 
 
 def _username(credentials: UpstreamCredentials) -> bytes:
@@ -73,36 +144,45 @@ def _secret(file: str | None) -> bytes:
         raise AuthenticationRefused(f"cannot read the secret: {error}") from error
 
 
-async def _exchange(link: BrokerConnection, token: bytes) -> bytes:
+async def _exchange(call: Call, token: bytes) -> control.SaslAuthenticate:
     frame = control.build_sasl_authenticate_request(
         AUTHENTICATE_VERSION, 0, "forebay", auth_bytes=token
     )
-    answer = control.scan_sasl_authenticate_response(
-        await link.call(frame, 0), AUTHENTICATE_VERSION
-    )
+    answer = control.scan_sasl_authenticate_response(await call(frame), AUTHENTICATE_VERSION)
     if answer.error_code != ErrorCode.NONE:
         raise AuthenticationRefused(
             answer.error_message or f"authentication failed with error {answer.error_code}"
         )
-    return answer.auth_bytes
+    return answer
 
 
-async def _scram(link: BrokerConnection, credentials: UpstreamCredentials, hash_name: str) -> None:
-    name = _username(credentials).replace(b"=", b"=3D").replace(b",", b"=2C")
+async def _scram(
+    call: Call,
+    hash_name: str,
+    username: bytes,
+    extensions: bytes,
+    salt_secret: Callable[[bytes, int], bytes],
+) -> int:
+    """Run the exchange; `extensions` follow the nonce (ScramExtensions). Returns the session's
+    lifetime in milliseconds. `salt_secret`: SaltedPassword of a salt and an iteration count.
+    """
+    name = username.replace(b"=", b"=3D").replace(b",", b"=2C")
     nonce = base64.b64encode(secrets.token_bytes(24))
-    first_bare = b"n=" + name + b",r=" + nonce
-    server_first = await _exchange(link, b"n,," + first_bare)
+    first_bare = b"n=" + name + b",r=" + nonce + extensions
+    server_first = (await _exchange(call, b"n,," + first_bare)).auth_bytes
     whole_nonce, salt, iterations = _challenge(server_first, nonce)
-    salted = hashlib.pbkdf2_hmac(hash_name, _secret(credentials.password_file), salt, iterations)
+    salted = salt_secret(salt, iterations)
     final_bare = b"c=biws,r=" + whole_nonce  # biws: base64 of the GS2 header "n,,"
     signed = b",".join((first_bare, server_first, final_bare))
     client_key = hmac.digest(salted, b"Client Key", hash_name)
     signature = hmac.digest(hashlib.new(hash_name, client_key).digest(), signed, hash_name)
     proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
-    server_final = _fields(await _exchange(link, final_bare + b",p=" + base64.b64encode(proof)))
+    answer = await _exchange(call, final_bare + b",p=" + base64.b64encode(proof))
     expected = hmac.digest(hmac.digest(salted, b"Server Key", hash_name), signed, hash_name)
-    if not hmac.compare_digest(server_final.get(b"v", b""), base64.b64encode(expected)):
+    shown = _fields(answer.auth_bytes).get(b"v", b"")
+    if not hmac.compare_digest(shown, base64.b64encode(expected)):
         raise AuthenticationRefused("the broker could not prove that it knows our password")
+    return answer.session_lifetime_ms
 
 
 def _challenge(server_first: bytes, nonce: bytes) -> tuple[bytes, bytes, int]:
@@ -128,3 +208,15 @@ def _challenge(server_first: bytes, nonce: bytes) -> tuple[bytes, bytes, int]:
 def _fields(message: bytes) -> dict[bytes, bytes]:
     """The values of SCRAM's `k=value,k=value` by key."""
     return dict(part.split(b"=", 1) for part in message.split(b",") if b"=" in part)
+
+
+def find_scram_user(client_first: bytes) -> str | None:
+    """The user whom the broker reads in a client's first SCRAM message. None if the message is not
+    exactly one that Kafka writes without extensions: another reading than the broker's would give a
+    client the rights of somebody else. With the extension `tokenauth` the name is a token's id, and
+    Forebay does not know its owner.
+    """
+    found = _CLIENT_FIRST.fullmatch(client_first)
+    if found is None:
+        return None
+    return found["name"].replace(b"=2C", b",").replace(b"=3D", b"=").decode("ascii")

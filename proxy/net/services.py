@@ -5,7 +5,7 @@ Owns their types alone. It must not know who has them. Invariant: nothing here i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     from protocol.primitives import Frame
     from proxy.accounting.client_groups import GroupMember
     from proxy.accounting.counters import Counters
-    from proxy.config.model import Config, Limits, ListenerConfig
+    from proxy.config.model import Config, Limits, ListenerConfig, ListenerTls
     from proxy.net.byte_budget import ByteBudget
     from proxy.net.framed_transport import FramedTransport
     from proxy.net.response_order import Place
+    from proxy.net.sasl_client import DelegationToken
     from proxy.net.tls_handshakes import Handshakes
 
 
@@ -55,6 +56,41 @@ class NetServices(Protocol):
         """The clock, in seconds."""
 
 
+class Certificate(Protocol):
+    """A TLS connection whose other side has presented a certificate (ssl.SSLObject)."""
+
+    def getpeercert(self, binary_form: bool = False, /) -> Any:
+        """Return it in DER, or its fields as a dict."""
+
+
+class Signer(Protocol):
+    """Signs connections to the broker in as one principal."""
+
+    async def borrow(self) -> DelegationToken:
+        """Return a token of the principal. Raises `signed_session.SignInRefused` if there is none."""
+
+    def reject(self, token: DelegationToken) -> None:
+        """Note that the broker does not accept `token`: the next one is another."""
+
+    def begin_session(self, lifetime_s: float, took_s: float) -> None:
+        """Note that the connection has signed in for so many seconds, by an exchange of `took_s`."""
+
+    def close(self) -> None:
+        """Note that the principal's connection is gone."""
+
+
+class SignIns(Protocol):
+    """Who clients are, and the delegation tokens by which Forebay signs in for them."""
+
+    def find_principal(self, tls: ListenerTls, presented: Certificate) -> str:
+        """Return the user's name that a client's certificate gives. Raises ValueError without one."""
+
+    def open(self, principal: str, began: Callable[[float, float], None] | None = None) -> Signer:
+        """Return the signer of a connection of `principal`, a user's name. `began` is called at each
+        sign-in with the time before it and the session's lifetime, in seconds.
+        """
+
+
 class Handlers(Protocol):
     """Handles the requests of one client connection, and owns the objects kept for it."""
 
@@ -70,6 +106,11 @@ class Handlers(Protocol):
 
     def set_limits(self, limits: Limits) -> None:
         """Take other limits for the requests that arrive from now on."""
+
+    def begin_session(self, sent_at: float, lifetime_s: float) -> None:
+        """Note that the client's broker connection was signed in by a request of `sent_at`, for so
+        many seconds; 0 without a limit.
+        """
 
     def complete_delayed(self, place: Place | None = None) -> None:
         """Answer the delayed request that holds `place` now; None: all delayed requests."""
@@ -136,6 +177,10 @@ class ConnectionServices(NetServices, Protocol):
     @property
     def handshakes(self) -> Handshakes:
         """TLS handshakes in progress."""
+
+    @property
+    def sign_ins(self) -> SignIns:
+        """How Forebay signs in as clients' principals."""
 
     def stores_on(self, listener: ListenerConfig) -> bool:
         """Whether what passes on this listener is stored, and served or observed."""

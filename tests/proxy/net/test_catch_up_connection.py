@@ -1,6 +1,7 @@
 """The catch-up connection against a played broker: its authentication, its loss, its retries."""
 
 import asyncio
+import base64
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
@@ -12,6 +13,8 @@ from proxy.net.broker_connection import Dial
 from proxy.net.byte_budget import ByteBudget
 from proxy.net.catch_up_connection import LONGEST_PAUSE_S, PAUSE_S, SILENCE_S, CatchUpConnection
 from tests.proxy.event_loop import PATIENCE_S, until
+from tests.proxy.net.test_signed_session import GOOD, SECRET, SIGNS_IN, PlayedSigner
+from tests.proxy.token_broker import serve_tokens
 
 VERSION = 2
 
@@ -50,15 +53,31 @@ class PlayedBroker:
 class Client:
     """A catch-up connection, a clock, and the responses on it."""
 
-    def __init__(self, port):
+    def __init__(self, port, uses_tokens=False):
         self.clock = 1000.0
         self.answers, self.done = [], []
         self.counters = Counters()
         self.broker = SimpleNamespace(
             now=lambda: self.clock, counters=self.counters, responses=ByteBudget(1 << 20)
         )
+        self.principals = []
+        self.broker.sign_ins = SimpleNamespace(open=self.sign)
         dial = Dial("127.0.0.1", port, None, None, PATIENCE_S, 1000) if port else None
-        self.catch_up = CatchUpConnection(self.broker, dial)
+        self.catch_up = CatchUpConnection(self.broker, dial, uses_tokens)
+
+    def sign(self, principal):
+        self.principals.append(principal)
+        return PlayedSigner(GOOD)
+
+    def scram(self, first=b"n,,n=alice,r=abc", mechanism="SCRAM-SHA-256", rounds=2):
+        """The broker accepts so many messages of a SCRAM exchange."""
+        handshake = control.build_sasl_handshake_request(1, 60, "c", mechanism=mechanism)
+        self.catch_up.saw_handshake(handshake, mechanism)
+        for number, said in enumerate((first, b"c=biws,r=abcdef,p=proof")[:rounds]):
+            shown = control.build_sasl_authenticate_request(
+                VERSION, 61 + number, "c", auth_bytes=said
+            )
+            self.catch_up.saw_accepted(shown, VERSION, lambda: self.done.append(60))
 
     def fetch(self):
         request = bytearray(frame(0, bytes(8)))
@@ -317,3 +336,50 @@ async def test_lost_client_ends_it_without_blame(caplog):
         assert client.answers == [None]
         assert (client.catch_up.usable, client.catch_up.is_connected) == (False, False)
         assert (client.counters.upstream.catch_up_losses, caplog.records) == (0, [])
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+async def test_a_scram_user_is_signed_in_by_a_token(mechanism):
+    async with serve_tokens({GOOD: base64.b64encode(SECRET)}) as (played, port):
+        client = Client(port, uses_tokens=True)
+        client.scram(mechanism=mechanism)
+        assert (client.catch_up.usable, client.done) == (True, [60, 60])
+        client.fetch()
+        await until(lambda: client.answers)
+        assert client.principals == ["alice"]
+        assert played.seen == [*SIGNS_IN, ASKED]
+        client.scram()  # the client authenticates anew
+        assert client.catch_up.usable
+        client.fetch()
+        await until(lambda: len(client.answers) == 2)
+        assert played.seen == [*SIGNS_IN, ASKED, ASKED]
+        client.catch_up.close()
+
+
+@pytest.mark.parametrize(
+    ("uses_tokens", "exchange"),
+    [
+        (False, {}),
+        (True, {"rounds": 1}),
+        (True, {"rounds": 0}),
+        (True, {"first": b"n,,n=id,r=abc,tokenauth=true"}),
+        (True, {"first": b"n,,n=alice,r=abc,n=admin"}),
+        (True, {"mechanism": "GSSAPI"}),
+    ],
+)
+def test_whom_the_broker_has_not_accepted_by_scram_stays_on_the_first(uses_tokens, exchange):
+    client = Client(1, uses_tokens)
+    client.scram(**exchange)
+    assert not client.catch_up.usable
+    assert client.principals == []
+
+
+async def test_a_certificates_principal_is_signed_in_by_a_token():
+    async with serve_tokens({GOOD: base64.b64encode(SECRET)}) as (played, port):
+        client = Client(port)
+        client.catch_up.sign_in_as("CN=app")
+        client.fetch()
+        await until(lambda: client.answers)
+        assert client.principals == ["CN=app"]
+        assert played.seen == [*SIGNS_IN, ASKED]
+        client.catch_up.close()

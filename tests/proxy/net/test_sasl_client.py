@@ -7,6 +7,7 @@ Owns a broker that knows one user. It must not know `proxy.net.sasl_client`'s ar
 import base64
 import hashlib
 import hmac
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -14,7 +15,14 @@ import pytest
 from protocol.api import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from protocol.header import peek_request
 from proxy.config.model import UpstreamCredentials
-from proxy.net.sasl_client import MAX_ITERATIONS, AuthenticationRefused, authenticate
+from proxy.net.sasl_client import (
+    MAX_ITERATIONS,
+    AuthenticationRefused,
+    DelegationToken,
+    authenticate,
+    authenticate_token,
+    find_scram_user,
+)
 
 if TYPE_CHECKING:
     from proxy.net.broker_connection import BrokerConnection
@@ -234,3 +242,60 @@ async def test_a_secret_that_cannot_be_read(credentials, tmp_path, missing):
     )
     with pytest.raises(AuthenticationRefused, match="secret"):
         await sign_in(PlayedLink("PLAIN", lambda token: (0, b"")), given)
+
+
+@pytest.mark.parametrize(("mechanism", "hash_name"), SCRAMS)
+async def test_a_token_is_shown_with_its_extension_and_salted_once(mechanism, hash_name):
+    token = DelegationToken("id", b"hmac", mechanism)
+    salted = []
+    for _ in range(2):
+        server = TokenScram(hash_name, password=base64.b64encode(b"hmac"))
+        link = PlayedLink(mechanism, server.reply)
+        assert await authenticate_token(partial(call_played, link), token) == 0
+        assert link.tokens[0].startswith(b"n,,n=id,r=")
+        assert link.tokens[0].endswith(b",tokenauth=true")
+        salted.append(token.salt(SALT, 4096))
+    assert salted[0] is salted[1]
+    assert token.salt(SALT, 5000) != salted[0]
+
+
+async def call_played(link, frame):
+    return await link.call(frame, 0)
+
+
+class TokenScram(ScramServer):
+    """A SCRAM server that sees the extension of tokens behind the nonce."""
+
+    def reply(self, token):
+        if self.first:
+            return super().reply(token)
+        error_code, answer = super().reply(token.removesuffix(b",tokenauth=true"))
+        self.first_bare = token[3:]
+        return error_code, answer
+
+
+@pytest.mark.parametrize(
+    ("message", "user"),
+    [
+        (b"n,,n=alice,r=abc", "alice"),
+        (b"n,a=alice,n=alice,r=abc", "alice"),
+        (b"n,,n=a=2Cb=3Dc,r=abc", "a,b=c"),
+        (b"n,,n=a=3D2C,r=abc", "a=2C"),
+        (b"n,,n=alice,r=abc,n=admin", None),
+        (b"n,,n=alice,r=abc,tokenauth=true", None),
+        (b"n,,n=alice,r=abc,x=y", None),
+        (b"n,,m=x,n=alice,r=abc", None),
+        (b"n,,n=alice,n=admin,r=abc", None),
+        (b"n,,n=alice,n=admin,r=abc,r=x", None),
+        (b"n,n=admin,n=alice,r=abc", None),
+        (b"n,,n=al=2Dice,r=abc", None),
+        (b"n,,n=,r=abc", None),
+        (b"n,,n=\xc3\xa9,r=abc", None),
+        (b"y,,n=alice,r=abc", None),
+        (b"n,,n=alice", None),
+        (b"n,,n=alice,r=abc\n", None),
+        (b"", None),
+    ],
+)
+def test_the_user_of_a_clients_exchange_is_the_brokers_reading_or_none(message, user):
+    assert find_scram_user(message) == user
