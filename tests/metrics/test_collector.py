@@ -34,7 +34,6 @@ def test_every_metric_of_the_catalog_survives_the_way_through_the_text() -> None
         "side": "client",
         "file": "crl",
         "load": "loaded",
-        "probe": "refused",
         "result": "miss",
         "reason": "cold",
     }
