@@ -40,15 +40,18 @@ pytestmark = pytest.mark.e2e
 
 Options = dict[str, Any]
 
-PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+MTLS = "MTLS"
+"""TLS with client certificates. Forebay takes them in the broker's place, and signs in by delegation tokens."""
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL", MTLS)
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
-NONE = "none"
+NONE, CERTIFICATE = "none", "mTLS"
 CELLS = [
     *((protocol, NONE) for protocol in ("PLAINTEXT", "SSL")),
+    (MTLS, CERTIFICATE),
     *((protocol, one) for protocol in ("SASL_PLAINTEXT", "SASL_SSL") for one in MECHANISMS),
 ]
 DIRECT, THROUGH = "DIRECT", "THROUGH"
-ADMIN, ALICE, ANONYMOUS = "admin", "alice", "ANONYMOUS"
+ADMIN, ALICE, ANONYMOUS, CERTIFIED = "admin", "alice", "ANONYMOUS", "CN=client"
 RECORDS = 10
 AUTHORIZE_EVERY_S = 2.0
 SLACK_S = 1.0
@@ -68,11 +71,17 @@ class Fronts(NamedTuple):
     def connect(self, side: str, protocol: str, mechanism: str, user: str) -> Options:
         """librdkafka's settings for a user; with NONE there is no user."""
         address = self.addresses[side, protocol]
-        options: Options = {"bootstrap.servers": address, "security.protocol": protocol}
-        if protocol.endswith("SSL"):
+        spoken = "SSL" if protocol == MTLS else protocol
+        options: Options = {"bootstrap.servers": address, "security.protocol": spoken}
+        if spoken.endswith("SSL"):
             assert self.broker.tls is not None
             options["ssl.ca.location"] = str(self.broker.tls.authority)
-        if mechanism == NONE:
+        if mechanism == CERTIFICATE:
+            assert self.broker.tls is not None
+            client = self.broker.tls.client
+            options["ssl.certificate.location"] = str(client.certificate)
+            options["ssl.key.location"] = str(client.key)
+        if mechanism in {NONE, CERTIFICATE}:
             return options
         options["sasl.mechanism"] = mechanism
         if mechanism == "OAUTHBEARER":
@@ -93,16 +102,15 @@ def fronts() -> Iterator[Fronts]:
     with contextlib.ExitStack() as stack:
         listen = {one: f"{HOST}:{stack.enter_context(lease_port()).port}" for one in PROTOCOLS}
         listeners = [
-            Listener(
-                name_listener(side, protocol),
-                protocol,
-                MECHANISMS if protocol.startswith("SASL") else (),
-                advertised=(HOST, int(listen[protocol].split(":")[1])) if side == THROUGH else None,
-            )
+            build_listener(side, protocol, int(listen[protocol].split(":")[1]))
             for side in (DIRECT, THROUGH)
             for protocol in PROTOCOLS
         ]
-        overrides = {"super.users": f"User:{ADMIN}", "allow.everyone.if.no.acl.found": "true"}
+        overrides = {
+            "super.users": f"User:{ADMIN}",
+            "allow.everyone.if.no.acl.found": "true",
+            "delegation.token.secret.key": "secret-of-the-test",
+        }
         broker = stack.enter_context(
             KafkaCluster(listeners=listeners, authorizer=True, overrides=overrides)
         )
@@ -116,15 +124,32 @@ def fronts() -> Iterator[Fronts]:
         yield Fronts(broker, sidecar, addresses)
 
 
+def build_listener(side: str, protocol: str, port: int) -> Listener:
+    """The broker's; behind Forebay it advertises `port`, and has SASL where Forebay takes the certificates."""
+    spoken = protocol
+    mechanisms: tuple[str, ...] = MECHANISMS if protocol.startswith("SASL") else ()
+    properties = {}
+    if protocol == MTLS and side == DIRECT:
+        spoken, properties = "SSL", {"ssl.client.auth": "required"}
+    elif protocol == MTLS:
+        spoken, mechanisms = "SASL_SSL", ("SCRAM-SHA-256",)
+    advertised = (HOST, port) if side == THROUGH else None
+    return Listener(name_listener(side, protocol), spoken, mechanisms, advertised, properties)
+
+
 def build_entry(broker: KafkaCluster, protocol: str, listen: str) -> Options:
     """Forebay's listener for a protocol; the one for SASL in plain text has credentials for Forebay itself."""
     host, port = broker.address(name_listener(THROUGH, protocol))
     entry: Options = {"name": protocol.lower(), "listen": listen, "upstream": f"{host}:{port}"}
-    if protocol.endswith("SSL"):
+    if protocol.endswith("SSL") or protocol == MTLS:
         assert broker.tls is not None
         server = broker.tls.server
         entry["tls"] = {"certificateFile": str(server.certificate), "keyFile": str(server.key)}
         entry["upstreamTls"] = {"enabled": True, "caFile": str(broker.tls.authority)}
+    if protocol == MTLS:
+        assert broker.tls is not None
+        entry["tls"] |= {"clientAuth": "required", "clientCaFile": str(broker.tls.authority)}
+        entry["useDelegationTokens"] = True
     if protocol == "SASL_PLAINTEXT":
         secret = broker.directory / "password"
         secret.touch(mode=0o600)
@@ -243,7 +268,7 @@ def count_hits(fronts: Fronts) -> float:
 
 
 def find_user(mechanism: str) -> str:
-    return ANONYMOUS if mechanism == NONE else ALICE
+    return {NONE: ANONYMOUS, CERTIFICATE: CERTIFIED}.get(mechanism, ALICE)
 
 
 def open_readers(fronts: Fronts, cell: tuple[str, str], topic: str) -> list[Reader]:
