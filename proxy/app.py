@@ -29,11 +29,11 @@ from blockcache.arena_file import ArenaError
 from blockcache.cache import BlockCache
 from metrics.access_log import AccessLog, ListenerAddress, LogLimits
 from metrics.collector import Exposition
+from proxy.admin.access import AdminAccess
 from proxy.admin.http import AdminServer, HttpResponse, build_routes, json_answer
 from proxy.admin.samples import collect
 from proxy.broker import Broker
 from proxy.build_info import find_version
-from proxy.config.check import read_secret
 from proxy.config.load import Loaded
 from proxy.dispatch import Dispatch
 from proxy.identity.sign_in_check import SignInCheck, SignInPlace
@@ -206,12 +206,13 @@ class Forebay:
             self.broker.scheduler.report,
         )
         limits = config.admin
+        self.admin_access = AdminAccess(limits)
         self.admin = AdminServer(
             routes,
             actions={"/reload": self._answer_reload},
             max_connections=limits.max_connections,
             request_timeout_s=limits.request_timeout_s,
-            token=read_secret(limits.token_file) if limits.token_file else None,
+            access=self.admin_access.check,
         )
 
     @property

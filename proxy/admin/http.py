@@ -13,7 +13,6 @@ Invariants:
 """
 
 import asyncio
-import hmac
 import json
 import logging
 import re
@@ -23,11 +22,11 @@ from http import HTTPStatus
 from types import MappingProxyType
 from typing import NamedTuple
 
+from proxy.admin.access import METRICS, OPEN, PROBES, Access
 from proxy.config.units import Address
-from proxy.sockets import BACKLOG, find_address
+from proxy.sockets import PAUSE_S, find_address
 
 MAX_HEAD_BYTES = 8192
-PROBES = ("/livez", "/readyz", "/healthz")
 RESERVED = 8
 """Connections beyond the limit, each for a single request to PROBES. At RESERVED of them the oldest
 is closed for the next.
@@ -112,7 +111,7 @@ def build_routes(
     """
     return {
         **build_probes(readiness),
-        "/metrics": lambda: HttpResponse(metrics(), PROMETHEUS_TEXT),
+        METRICS: lambda: HttpResponse(metrics(), PROMETHEUS_TEXT),
         "/config": lambda: json_answer(config()),
         "/cache": lambda: json_answer(cache()),
         "/throttle": lambda: json_answer(throttle()),
@@ -148,8 +147,8 @@ def scan_head(head: bytes) -> HttpRequest:
 
 class AdminServer:
     """Serves `routes` (path to handler) and `actions` (path to what a POST does) on listening sockets. Call
-    start(), then close(). `token`: all paths but PROBES need this bearer token (RFC 6750); None: no
-    path does. `keeps_alive` False: each connection is closed after its first response.
+    start(), then close(). `access` returns who may ask, at each connection and request. `keeps_alive`
+    False: each connection is closed after its first response.
     """
 
     def __init__(
@@ -159,16 +158,16 @@ class AdminServer:
         actions: Mapping[str, Action] = MappingProxyType({}),
         max_connections: int = 32,
         request_timeout_s: float = 10.0,
-        token: str | None = None,
+        access: Callable[[], Access] = lambda: OPEN,
         keeps_alive: bool = True,
     ) -> None:
         self._routes = dict(routes)
         self._actions = dict(actions)
         self._max_connections = max_connections
         self._request_timeout_s = request_timeout_s
-        self._token = None if token is None else token.encode()
+        self._access = access
         self._keeps_alive = keeps_alive
-        self._servers: list[asyncio.Server] = []
+        self._sockets: list[socket.socket] = []
         self._connections: dict[asyncio.Task[None], None] = {}
         self._reserved: dict[asyncio.Task[None], None] = {}
 
@@ -178,62 +177,95 @@ class AdminServer:
         return len(self._connections) + len(self._reserved)
 
     async def start(self, sockets: Sequence[socket.socket]) -> Address:
-        """Accept from `sockets`, which listen, and own them. Returns the address of the first."""
-        limit = MAX_HEAD_BYTES - len(_END_OF_HEAD)
-        address = find_address(sockets)
+        """Accept from `sockets`, which listen and do not block, and own them. Returns the address of the first."""
+        self._sockets = list(sockets)
         for one in sockets:
-            self._servers.append(
-                await asyncio.start_server(self._serve, sock=one, limit=limit, backlog=BACKLOG)
-            )
-        return address
+            self._listen(one)
+        return find_address(sockets)
 
     @property
     def is_serving(self) -> bool:
         """Whether connections are accepted."""
-        return bool(self._servers)
+        return bool(self._sockets)
 
-    def stop_accepting(self) -> None:
-        """Close the sockets. Connections that are open end by themselves.
+    def _listen(self, one: socket.socket) -> None:
+        if one in self._sockets:
+            asyncio.get_running_loop().add_reader(one.fileno(), self._accept, one)
 
-        A server closes two turns of the loop after it has stopped to accept: asyncio serves a connection
-        one turn after it was accepted, and forgets it, open, if its server has closed meanwhile.
-        """
-        loop = asyncio.get_running_loop()
-        for server in self._servers:
-            for one in server.sockets:
-                loop.remove_reader(one.fileno())
-            loop.call_soon(loop.call_soon, server.close)
-        self._servers = []
-
-    async def close(self) -> None:
-        """Stop accepting and end all connections."""
-        servers = list(self._servers)
-        self.stop_accepting()
-        held = [*self._connections, *self._reserved]
-        for task in held:
-            task.cancel()
-        await asyncio.gather(*held, return_exceptions=True)
-        for server in servers:
-            await server.wait_closed()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _accept(self, listening: socket.socket) -> None:
+        """Accept a client, and hold its task within the same call: none is accepted and then forgotten."""
+        try:
+            client, _ = listening.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return  # another process has accepted it, or it has gone
+        except OSError as error:
+            _log.error("cannot accept a client of the admin server: %s", error)
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(listening.fileno())
+            loop.call_later(PAUSE_S, self._listen, listening)
+            return
+        client.setblocking(False)
         is_full = len(self._connections) >= self._max_connections
         held = self._reserved if is_full else self._connections
         if is_full and len(held) >= RESERVED:
             oldest = next(iter(held))
             del held[oldest]
             oldest.cancel()
+        task = asyncio.get_running_loop().create_task(self._serve(client, is_full))
         held[task] = None
+        task.add_done_callback(lambda done: held.pop(done, None))
+
+    def stop_accepting(self) -> None:
+        """Close the sockets. Connections that are open end by themselves."""
+        for one in self._sockets:
+            asyncio.get_running_loop().remove_reader(one.fileno())
+            one.close()
+        self._sockets = []
+
+    async def close(self) -> None:
+        """Stop accepting and end all connections."""
+        self.stop_accepting()
+        held = [*self._connections, *self._reserved]
+        for task in held:
+            task.cancel()
+        await asyncio.gather(*held, return_exceptions=True)
+
+    async def _serve(self, client: socket.socket, is_full: bool) -> None:
+        """Serve a client to the end of its connection. `is_full`: see `_serve_one`."""
+        try:
+            reader, writer = await self._open(client)
+        except (OSError, TimeoutError):
+            return  # its TLS handshake has failed
+        except asyncio.CancelledError:
+            client.close()
+            return
         try:
             while await self._serve_one(reader, writer, is_full):
                 pass
+            writer.close()
+            async with asyncio.timeout(self._request_timeout_s):
+                await writer.wait_closed()
         except (OSError, TimeoutError, asyncio.CancelledError):
             writer.transport.abort()
-        finally:
-            held.pop(task, None)
-            writer.close()
+
+    async def _open(
+        self, client: socket.socket
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """The streams of a client, after its TLS handshake where there is one. Raises OSError if that fails or takes
+        too long. From here on the transport owns the socket.
+        """
+        loop, context = asyncio.get_running_loop(), self._access().context
+        reader = asyncio.StreamReader(limit=MAX_HEAD_BYTES - len(_END_OF_HEAD), loop=loop)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+        timeout_s = None if context is None else self._request_timeout_s
+        transport, _ = await loop.connect_accepted_socket(
+            lambda: protocol,
+            client,
+            ssl=context,
+            ssl_handshake_timeout=timeout_s,
+            ssl_shutdown_timeout=timeout_s,
+        )
+        return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
     async def _serve_one(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_full: bool
@@ -249,7 +281,7 @@ class AdminServer:
             request = scan_head(head)
             if is_full and request.path not in PROBES:
                 raise BadRequest(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections")
-            answer, allow = await self._answer(request)
+            answer, allow = await self._answer(request, has_certificate(writer))
             request = request._replace(
                 keeps_alive=request.keeps_alive and self._keeps_alive and not is_full
             )
@@ -278,10 +310,13 @@ class AdminServer:
         except (asyncio.IncompleteReadError, TimeoutError):
             return None
 
-    async def _answer(self, request: HttpRequest) -> tuple[HttpResponse, str]:
+    async def _answer(
+        self, request: HttpRequest, has_certificate: bool
+    ) -> tuple[HttpResponse, str]:
         """The response, and the methods that it must name as allowed (405), or ""."""
-        if not self._is_allowed(request):
-            return HttpResponse(b"a token is wanted\n", status=HTTPStatus.UNAUTHORIZED), ""
+        refusal = self._refuse(request, has_certificate)
+        if refusal is not None:
+            return refusal, ""
         handler, action = self._routes.get(request.path), self._actions.get(request.path)
         if handler is None and action is None:
             known = " ".join(sorted({*self._routes, *self._actions}))
@@ -303,11 +338,22 @@ class AdminServer:
                 b"failed; see the log\n", status=HTTPStatus.INTERNAL_SERVER_ERROR
             ), ""
 
-    def _is_allowed(self, request: HttpRequest) -> bool:
-        if self._token is None or request.path in PROBES:
-            return True
-        scheme, _, given = request.authorization.partition(b" ")
-        return scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), self._token)
+    def _refuse(self, request: HttpRequest, has_certificate: bool) -> HttpResponse | None:
+        """The response to a client that may not ask this; None: it may."""
+        access = self._access()
+        if access.is_open(request.path):
+            return None
+        if access.wants_certificate and not has_certificate:
+            return HttpResponse(b"a client certificate is wanted\n", status=HTTPStatus.FORBIDDEN)
+        if not access.has_token(request.authorization):
+            return HttpResponse(b"a token is wanted\n", status=HTTPStatus.UNAUTHORIZED)
+        return None
+
+
+def has_certificate(writer: asyncio.StreamWriter) -> bool:
+    """Whether the client has presented a certificate. One that is not trusted has failed the handshake."""
+    found = writer.get_extra_info("ssl_object")
+    return found is not None and bool(found.getpeercert())
 
 
 def _build_answer(

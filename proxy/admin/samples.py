@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from proxy.accounting.counters import Traffic
+    from proxy.admin.access import AdminAccess
     from proxy.admin.http import AdminServer
     from proxy.admin.log_queue import LogQueue
     from proxy.broker import Broker
@@ -90,6 +91,8 @@ class Process(Protocol):
     @property
     def admin(self) -> AdminServer: ...
     @property
+    def admin_access(self) -> AdminAccess: ...
+    @property
     def own_log(self) -> LogQueue | None: ...
     @property
     def readiness(self) -> ReadinessCheck: ...
@@ -112,7 +115,9 @@ def collect(process: Process) -> Iterator[Sample]:
     reloader = process.reloader
     yield Sample("forebay_config_last_reload_success", (), int(reloader.was_successful))
     yield Sample("forebay_config_last_reload_timestamp_seconds", (), reloader.reloaded_at)
-    yield from _tls_files(reloader.renewal.watched)
+    watched = reloader.renewal.watched
+    admin_files = process.admin_access.watched
+    yield from _tls_files([*watched, *([admin_files] if admin_files.in_use.states else [])])
     yield from _fetches(broker)
     yield from _cache(broker)
     yield from _replica_fetcher(broker)

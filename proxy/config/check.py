@@ -227,6 +227,31 @@ def _check_tls(config: Config, _: Memory) -> Iterator[Finding]:
             )
 
 
+def _check_admin(config: Config, _: Memory) -> Iterator[Finding]:
+    admin, tls = config.admin, config.admin.tls
+    for key, path in (tls.model_dump(mode="json", by_alias=True) if tls else {}).items():
+        error = _unreadable(path) if key.endswith("File") and path else None
+        if error:
+            yield _problem(f"admin.tls.{key}: {path} cannot be read: {error}")
+    if tls and tls.ciphers and (reason := explain_ciphers(tls.ciphers)):
+        yield _problem(f"admin.tls.ciphers: OpenSSL takes none of {tls.ciphers!r} ({reason})")
+    if tls and tls.crl_file is not None and tls.client_ca_file is None:
+        yield _problem("admin.tls.crlFile: set clientCaFile, too, or remove it")
+    is_guarded = admin.token_file is not None or (tls and tls.client_ca_file is not None)
+    if admin.open_metrics and not is_guarded:
+        yield _problem("admin.openMetrics: all paths are open; set tokenFile, or remove it")
+    if admin.token_file is not None:
+        if tls is None and not _is_loopback(admin.listen.host):
+            yield _warning(
+                "admin.tokenFile: without admin.tls the token crosses the network in clear text"
+            )
+        try:
+            read_secret(admin.token_file)
+        except (OSError, ValueError) as refusal:
+            error = getattr(refusal, "strerror", None) or str(refusal)
+            yield _problem(f"admin.tokenFile: {admin.token_file} cannot be used: {error}")
+
+
 def explain_ciphers(ciphers: str) -> str:
     """Why OpenSSL does not take a list of ciphers; "" if it does."""
     try:
@@ -269,12 +294,6 @@ def _check_files(config: Config, _: Memory) -> Iterator[Finding]:
                 error = _unreadable(path) if key.endswith("File") and path else None
                 if error:
                     yield _problem(f"{name}.{section}.{key}: {path} cannot be read: {error}")
-    if config.admin.token_file is not None:
-        try:
-            read_secret(config.admin.token_file)
-        except (OSError, ValueError) as refusal:
-            error = getattr(refusal, "strerror", None) or str(refusal)
-            yield _problem(f"admin.tokenFile: {config.admin.token_file} cannot be used: {error}")
 
 
 def _unreadable(path: str) -> str | None:
@@ -434,6 +453,7 @@ RULES: tuple[Callable[[Config, Memory], Iterator[Finding]], ...] = (
     _check_tls,
     _check_credentials,
     _check_files,
+    _check_admin,
     _check_cache,
     _check_access_log,
     _check_limits,

@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
+from proxy.config.admin import Admin
 from proxy.config.delegation_tokens import DelegationTokensConfig, PrincipalRulesText
 from proxy.config.isolation import Isolation
 from proxy.config.process import Log, Shutdown, SupervisorConfig
@@ -30,7 +31,6 @@ from proxy.config.units import (
     GIB,
     KIB,
     MIB,
-    Address,
     Count,
     Duration,
     ListenAddress,
@@ -383,32 +383,6 @@ class Limits(Section):
         ge=0.1,
         le=3600.0,
         description="Time within which a request must be complete after its first byte.",
-    )
-
-
-class Admin(Section):
-    """HTTP for operators: metrics, health, state."""
-
-    listen: ListenAddress = Field(
-        default=Address("127.0.0.1", 9190), description="HOST:PORT of the admin server."
-    )
-    max_connections: Count = Field(
-        default=32,
-        ge=1,
-        le=10_000,
-        description="Open admin connections. Further ones are closed, except for eight that may ask a"
-        " probe (`/livez`, `/readyz`) each.",
-    )
-    token_file: Path | None = Field(
-        default=None,
-        description="File with a token that all requests but probes must carry (`Authorization: "
-        "Bearer`); read at start. Unset: every client that reaches the port may ask.",
-    )
-    request_timeout_s: Duration = Field(
-        default=10.0,
-        ge=0.1,
-        le=300.0,
-        description="Time for a request to arrive and for its response to be read.",
     )
 
 

@@ -20,9 +20,9 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 from blockcache.arena_file import ArenaError
+from proxy.admin.access import METRICS, AdminAccess
 from proxy.admin.http import PROMETHEUS_TEXT, AdminServer, HttpResponse, build_probes
 from proxy.build_info import find_commit
-from proxy.config.check import read_secret
 from proxy.sockets import bind_all
 from proxy.supervisor.arena import close_arena, open_arena
 from proxy.supervisor.crash_policy import CrashPolicy
@@ -103,13 +103,13 @@ class Supervisor:
         self._closing: asyncio.Task[None] | None = None
         routes = {
             **build_probes(self.check_readiness),
-            "/metrics": lambda: HttpResponse(self.render_metrics(), PROMETHEUS_TEXT),
+            METRICS: lambda: HttpResponse(self.render_metrics(), PROMETHEUS_TEXT),
         }
         self._admin = AdminServer(
             routes,
             max_connections=config.admin.max_connections,
             request_timeout_s=config.admin.request_timeout_s,
-            token=read_secret(config.admin.token_file) if config.admin.token_file else None,
+            access=AdminAccess(config.admin).check,
             keeps_alive=False,
         )
 

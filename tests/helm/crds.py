@@ -64,6 +64,10 @@ SPECS: dict[str, Object] = {
                 scrapeTimeout=DURATION,
                 relabelings=RELABELINGS,
                 metricRelabelings=RELABELINGS,
+                scheme={"enum": ["http", "https"]},
+                tlsConfig=_optional(
+                    _exactly(serverName=TEXT, ca=_exactly(secret=_exactly(name=TEXT, key=TEXT)))
+                ),
                 authorization=_optional(_exactly(credentials=_exactly(name=TEXT, key=TEXT))),
             ),
         },

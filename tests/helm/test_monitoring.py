@@ -20,7 +20,15 @@ import yaml
 
 from metrics.access_log_schema import RESULTS
 from metrics.catalog import CATALOG, GROUPS, LABEL_VALUES
-from tests.helm.chart import CHART, HELM, Object, render, render_scenario
+from tests.helm.chart import (
+    CHART,
+    HELM,
+    Object,
+    read_values,
+    render,
+    render_scenario,
+    render_sidecar,
+)
 
 RULES_FILE = CHART / "rules" / "forebay.yaml"
 RULES: list[Object] = [
@@ -268,3 +276,13 @@ def test_promtool_accepts_the_rules_and_the_alerts_fire_when_they_should() -> No
             [str(PROMTOOL), *command], capture_output=True, text=True, timeout=60, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_scrapes_and_probes_follow_the_admin_servers_tls() -> None:
+    for scenario, scheme in (("tls", "https"), ("three-brokers", "http")):
+        (endpoint,) = render_scenario(scenario).one("ServiceMonitor")["spec"]["endpoints"]
+        assert endpoint["scheme"] == scheme
+        assert ("tlsConfig" in endpoint) is (scheme == "https")
+        sidecar = render_sidecar(read_values(scenario)).container
+        for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+            assert sidecar[probe]["httpGet"]["scheme"] == scheme.upper()

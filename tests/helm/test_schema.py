@@ -36,6 +36,7 @@ def test_every_object_of_the_chart_is_closed() -> None:
         ".metrics.serviceMonitor.metricRelabelings[]",
     }
     lists |= {".networkPolicy.adminFrom[]", ".metrics.serviceMonitor.authorization"}
+    lists |= {".metrics.serviceMonitor.tlsConfig"}
     lists |= {
         ".broker.tolerations[]",
         ".broker.topologySpreadConstraints[]",

@@ -23,6 +23,7 @@ from tests.kit.broker.settings import HOST
 from tests.kit.sidecar import find_worker, kill_group
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable
 
 PATIENCE_S = 60.0
@@ -37,9 +38,10 @@ def wait_until(holds: Callable[[], bool]) -> None:
 
 
 class Alone:
-    """The process. `stderr` is a descriptor for its log."""
+    """The process. `stderr` is a descriptor for its log. `tls`: how its admin server is verified; None: plain text."""
 
-    def __init__(self, stderr: int, *flags: str) -> None:
+    def __init__(self, stderr: int, *flags: str, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         self._leases = [lease_port(), lease_port()]
         self.port, self.admin_port = (lease.port for lease in self._leases)
         places = {"listen": self.port, "upstream": 1, "admin": self.admin_port}
@@ -65,11 +67,13 @@ class Alone:
         """Its cache's file."""
         return Path(f"/dev/shm/forebay-{self.port}.arena")
 
-    def ask(self, path: str) -> str:
+    def ask(self, path: str, token: str = "") -> str:
         """GET from the admin server; OSError for anything but 200."""
-        with urllib.request.urlopen(
-            f"http://{HOST}:{self.admin_port}{path}", timeout=PATIENCE_S
-        ) as answer:
+        scheme = "http" if self._tls is None else "https"
+        asked = urllib.request.Request(f"{scheme}://{HOST}:{self.admin_port}{path}")
+        if token:
+            asked.add_header("Authorization", f"Bearer {token}")
+        with urllib.request.urlopen(asked, timeout=PATIENCE_S, context=self._tls) as answer:
             return str(answer.read().decode())
 
     def is_alive(self) -> bool:

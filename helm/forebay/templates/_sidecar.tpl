@@ -25,14 +25,15 @@ Invariants: a native sidecar (restartPolicy Always), so that it is up before the
     {{- end }}
     - name: forebay-admin
       containerPort: {{ include "forebay.port" $admin }}
+  {{- $scheme := include "forebay.adminScheme" . | upper }}
   startupProbe:
-    httpGet: {path: /livez, port: forebay-admin}
+    httpGet: {path: /livez, port: forebay-admin, scheme: {{ $scheme }}}
     {{- toYaml .Values.startupProbe | nindent 4 }}
   livenessProbe:
-    httpGet: {path: /livez, port: forebay-admin}
+    httpGet: {path: /livez, port: forebay-admin, scheme: {{ $scheme }}}
     {{- toYaml .Values.livenessProbe | nindent 4 }}
   readinessProbe:
-    httpGet: {path: /readyz, port: forebay-admin}
+    httpGet: {path: /readyz, port: forebay-admin, scheme: {{ $scheme }}}
     {{- toYaml .Values.readinessProbe | nindent 4 }}
   resources:
     {{- range list "requests" "limits" }}
@@ -68,6 +69,11 @@ Invariants: a native sidecar (restartPolicy Always), so that it is up before the
     {{- with .Values.extraVolumeMounts }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
+{{- end }}
+
+{{/* http or https: how the admin server is asked. The kubelet does not verify certificates and shows none. */}}
+{{- define "forebay.adminScheme" -}}
+{{- ternary "https" "http" (not (empty (dig "tls" dict (.Values.config.admin | default dict)))) }}
 {{- end }}
 
 {{- define "forebay.image" -}}

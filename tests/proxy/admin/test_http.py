@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 import pytest
 import uvloop
 
+from proxy.admin.access import OPEN, PROBES, Access
 from proxy.admin.http import (
     MAX_HEAD_BYTES,
-    PROBES,
     RESERVED,
     Action,
     AdminServer,
@@ -68,7 +68,7 @@ async def serving(
         actions=actions or {},
         max_connections=max_connections,
         request_timeout_s=request_timeout_s,
-        token=token,
+        access=lambda: Access(token=token.encode()) if token else OPEN,
     )
     address = await server.start(bind(ANYWHERE))
     try:

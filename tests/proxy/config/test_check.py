@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from proxy.config.admin import Admin, AdminTls
 from proxy.config.check import (
     LARGEST_SECRET_BYTES,
     PROCESS_BYTES,
@@ -18,7 +19,6 @@ from proxy.config.isolation import ControlSlots, Isolation, Slots
 from proxy.config.memory import Memory
 from proxy.config.model import (
     AccessLogConfig,
-    Admin,
     Cache,
     Config,
     Limits,
@@ -147,6 +147,32 @@ def test_a_pass_through_listener_is_told_of_and_takes_nothing_else(pem: str) -> 
     assert "allowSharedIdentity, tls can do nothing" in problem
     (alone,) = found(unread).problems
     assert "all have passThrough" in alone
+
+
+def test_the_admin_servers_keys_that_belong_together(pem: str) -> None:
+    tls = AdminTls(certificate_file=pem, key_file=pem)
+    guarded = Admin(tls=tls, token_file=pem, open_metrics=True)
+    assert found(admin=guarded) == ((), ())
+    (warning,) = found(admin=Admin(listen=parse_listen_address(":9190"), token_file=pem)).warnings
+    assert warning.startswith("admin.tokenFile: without admin.tls")
+    (problem,) = found(admin=Admin(open_metrics=True)).problems
+    assert problem.startswith("admin.openMetrics: all paths are open")
+    lone = tls.model_copy(update={"crl_file": pem})
+    (problem,) = found(admin=Admin(tls=lone)).problems
+    assert problem.startswith("admin.tls.crlFile: set clientCaFile")
+    absent = tls.model_copy(update={"key_file": f"{pem}.absent", "ciphers": "none"})
+    unreadable, unknown = found(admin=Admin(tls=absent)).problems
+    assert unreadable.startswith("admin.tls.keyFile: ")
+    assert unknown.startswith("admin.tls.ciphers: OpenSSL takes none of 'none'")
+
+
+def test_ciphers_and_lists_of_a_listener(pem: str) -> None:
+    tls = ListenerTls(certificate_file=pem, key_file=pem, crl_file=pem, ciphers="none")
+    lists, unknown = found(listener(tls=tls)).problems
+    assert lists.startswith("listeners[0].tls.crlFile: no client presents a certificate")
+    assert unknown.startswith("listeners[0].tls.ciphers: OpenSSL takes none of 'none'")
+    known = UpstreamTls(enabled=True, ciphers="ECDHE+AESGCM")
+    assert found(listener(upstream_tls=known)) == ((), ())
 
 
 def test_tls_keys_that_belong_together(pem: str) -> None:

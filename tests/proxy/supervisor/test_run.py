@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import urllib.error
@@ -14,6 +15,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 from prometheus_client.parser import text_string_to_metric_families
 
 from metrics.catalog import CATALOG
@@ -22,6 +24,7 @@ from proxy.sockets import Sockets
 from proxy.supervisor.figures import REASONS
 from proxy.supervisor.run import FAILED, OK, Supervisor, find_exit_code
 from proxy.supervisor.worker_process import WorkerEnd
+from tests.kit.broker.certificates import write_certificates
 from tests.kit.broker.settings import HOST
 from tests.kit.sidecar import refuse_workers
 from tests.proxy.forebay_process import PATIENCE_S, Alone, wait_until
@@ -156,6 +159,58 @@ def test_the_token_protects_metrics_while_no_worker_runs(
             assert b'forebay_worker_restarts_total{reason="signal"} 1' in answer.read()
         refusal.unlink()
         wait_until(forebay.is_started)
+
+
+def test_worker_and_supervisor_have_the_same_access(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """TLS, the token and `openMetrics`; a renewed token and certificate reach both."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    files, token = write_certificates(tmp_path, key), tmp_path / "token"
+    token.write_text("hunter2\n")
+    refusal = refuse_workers(tmp_path)
+    monkeypatch.setenv("FOREBAY_ADMIN_TOKEN_FILE", str(token))
+    monkeypatch.setenv("FOREBAY_ADMIN_OPEN_METRICS", "true")
+    monkeypatch.setenv("FOREBAY_ADMIN_TLS_CERTIFICATE_FILE", str(files.server.certificate))
+    monkeypatch.setenv("FOREBAY_ADMIN_TLS_KEY_FILE", str(files.server.key))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("FOREBAY_SUPERVISOR_CRASH_LIMIT", "1000")
+    context = ssl.create_default_context(cafile=str(files.authority))
+    with Alone(subprocess.DEVNULL, tls=context) as forebay:
+        ends = "forebay_tls_certificate_expiry_seconds"
+        assert f'{ends}{{file="certificate",listener="",side="admin"}}' in forebay.ask("/metrics")
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            forebay.ask("/config")
+        assert "openMetrics" in forebay.ask("/config", "hunter2")
+        (tmp_path / "renewed").mkdir()
+        renewed = write_certificates(tmp_path / "renewed", key)
+        files.server.certificate.write_bytes(renewed.server.certificate.read_bytes())
+        files.server.key.write_bytes(renewed.server.key.read_bytes())
+        token.write_text("hunter3\n")
+        wait_until(lambda: is_answered(forebay, "/config", "hunter3"))
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            forebay.ask("/config", "hunter2")
+        refusal.touch()
+        assert forebay.worker_pid is not None
+        os.kill(forebay.worker_pid, signal.SIGKILL)
+        wait_until(forebay.is_alive)
+        assert 'forebay_worker_restarts_total{reason="signal"} 1' in forebay.ask("/metrics")
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            forebay.ask("/config", "hunter2")
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            forebay.ask("/config", "hunter3")
+        with pytest.raises(urllib.error.HTTPError, match="503"):
+            forebay.ask("/readyz")
+        shown = ssl.get_server_certificate((HOST, forebay.admin_port))
+        own = renewed.server.certificate.read_text()
+        assert ssl.PEM_cert_to_DER_cert(shown) == ssl.PEM_cert_to_DER_cert(own)
+
+
+def is_answered(forebay: Alone, path: str, token: str) -> bool:
+    try:
+        return bool(forebay.ask(path, token))
+    except OSError:
+        return False
 
 
 def test_as_process_1_it_ends_in_order(tmp_path: Path) -> None:
