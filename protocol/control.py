@@ -399,13 +399,13 @@ def scan_expire_token_response(frame: Frame, version: int) -> int:
 
 
 def build_describe_tokens_request(
-    version: int, correlation_id: int, client_id: str | None, *, owner: str
+    version: int, correlation_id: int, client_id: str | None, *, owners: Sequence[str]
 ) -> bytes:
-    """A DescribeDelegationToken request, version 1 to 3, for the tokens of one user."""
+    """A DescribeDelegationToken request, version 1 to 3, for the tokens of some users."""
     row = load_payload_module(
         DESCRIBE_DELEGATION_TOKEN, version, EntityType.request
     ).DescribeDelegationTokenOwner
-    values = {"owners": (row(principal_type=_USER, principal_name=owner),)}
+    values = {"owners": tuple(row(principal_type=_USER, principal_name=name) for name in owners)}
     return _build(DESCRIBE_DELEGATION_TOKEN, version, correlation_id, client_id, values)
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("forebay.tokens")
 
-RENEW_AT = 0.6
+RENEW_AT = 0.5
 """Share of a token's time after which it is renewed: sessions begun before have at least the rest."""
 REFUSED_PAUSE_S = 1.0
 """Time for which a refusal stands for further connections of its principal."""
@@ -248,31 +248,32 @@ class DelegationTokens:
         return self._services.now() - took_s
 
     async def _make(self, entry: PrincipalToken) -> HeldToken:
+        timeout_s = self._services.config.limits.connect_timeout_s
         try:
-            async with asyncio.timeout(self._services.config.limits.connect_timeout_s):
-                held = await self._renew(entry.held) if entry.held is not None else None
-                held = held or await self._create(entry.principal)
+            async with self._requests.take_turn() as turn, asyncio.timeout(timeout_s):
+                held = await self._renew(turn, entry.held) if entry.held is not None else None
+                held = held or await self._create(turn, entry.principal)
         except (ConnectionError, TimeoutError, BadFrame) as error:
-            refusal = error if isinstance(error, SignInRefused) else self._requests.describe(error)
-            entry.refuse(self._count(refusal), self._services.now())
+            refusal = self._count(self._requests.describe(error))
+            entry.refuse(refusal, self._services.now())
             raise refusal from error
         entry.hold(held)
         return held
 
-    async def _create(self, principal: str) -> HeldToken:
+    async def _create(self, turn: str, principal: str) -> HeldToken:
         asked_at = self._services.now()
-        made = await self._requests.create(principal, self._config.lifetime_s)
+        made = await self._requests.create(turn, principal, self._config.lifetime_s)
         token = DelegationToken(made.token_id, made.hmac, self._config.mechanism)
         self._services.counters.tokens.create()
         life_s = (made.expires_at_ms - made.issued_at_ms) / 1000
         return HeldToken(token, made, asked_at, made.expires_at_ms, asked_at + life_s * RENEW_AT)
 
-    async def _renew(self, held: HeldToken) -> HeldToken | None:
+    async def _renew(self, turn: str, held: HeldToken) -> HeldToken | None:
         """The same token with more time; None if the broker gives none."""
         now = self._services.now()
         if not held.is_renewable or now >= held.expires_at:
             return None
-        expires_at_ms = await self._requests.renew(held.created.hmac)
+        expires_at_ms = await self._requests.renew(turn, held.created.hmac)
         if expires_at_ms is None:
             return None
         self._services.counters.tokens.renew()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("forebay.signed_session")
 
-RENEW_AT, RENEW_SPREAD = 0.8, 0.1
+RENEW_AT, RENEW_SPREAD = 0.7, 0.1
 """Share of a session after which the exchange is repeated, and the range over which connections
 that began together are spread.
 """

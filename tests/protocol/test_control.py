@@ -321,9 +321,12 @@ def test_renew_and_expire_token_requests(version):
 
 
 def test_describe_tokens_request():
-    frame = control.build_describe_tokens_request(3, 8, "forebay", owner="alice")
+    frame = control.build_describe_tokens_request(3, 8, "forebay", owners=["alice", "bob"])
     body = body_of(DESCRIBE_DELEGATION_TOKEN, 3, frame)
-    assert [(row.principal_type, row.principal_name) for row in body.owners] == [("User", "alice")]
+    assert [(row.principal_type, row.principal_name) for row in body.owners] == [
+        ("User", "alice"),
+        ("User", "bob"),
+    ]
 
 
 def build_token_error(code):

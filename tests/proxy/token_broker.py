@@ -84,8 +84,8 @@ class TokenBook:
         return {"expiry_timestamp": ISSUED_AT + datetime.timedelta(seconds=life_s)}
 
     def _describe(self, body):
-        (owner,) = body.owners
-        known = [one for one, whose in self.owners.items() if whose == owner.principal_name]
+        owners = {row.principal_name for row in body.owners}
+        known = [one for one, whose in self.owners.items() if whose in owners]
         if self.hidden_looks:
             self.hidden_looks, known = self.hidden_looks - 1, []
         row = load_payload_module(DESCRIBE, 3, EntityType.response).DescribedDelegationToken
@@ -93,7 +93,7 @@ class TokenBook:
             "tokens": tuple(
                 row(
                     principal_type="User",
-                    principal_name=owner.principal_name,
+                    principal_name=self.owners[one],
                     token_requester_principal_type="User",
                     token_requester_principal_name=REQUESTER,
                     issue_timestamp=0,

@@ -43,6 +43,21 @@ class PlayedLink:
         on_answer(self.book.answer(frame))
 
 
+class BusyLink(PlayedLink):
+    """One that takes a turn of the loop for each answer; `most`: requests that were under way at once."""
+
+    def __init__(self, book):
+        super().__init__(book)
+        self.flying = self.most = 0
+
+    async def call(self, frame, correlation_id):
+        self.flying += 1
+        self.most = max(self.most, self.flying)
+        await asyncio.sleep(0)
+        self.flying -= 1
+        return await super().call(frame, correlation_id)
+
+
 class World:
     """`tokens`, the broker's `book` behind them, and a clock."""
 
@@ -65,7 +80,7 @@ class World:
         self.tokens = DelegationTokens(services)
 
     def link(self, name):
-        assert name == requests.CONNECTION
+        assert name in (*requests.CONNECTIONS, requests.LOOKING)
         return self.links[0] if self.links else None
 
     async def borrow(self, principal):
@@ -113,6 +128,27 @@ async def test_a_token_waits_until_the_broker_itself_knows_it(monkeypatch):
     world.book.hidden_looks = 5
     await world.borrow("app")
     assert len(world.book.made(DESCRIBE)) == 6
+
+
+async def test_many_principals_at_once_wait_for_their_turn(monkeypatch):
+    monkeypatch.setattr(requests, "FIRST_LOOK_S", 0.0)
+    world = World()
+    busy = BusyLink(world.book)
+    world.links = [busy]
+    names = [f"app-{number}" for number in range(100)]
+    taken = await asyncio.gather(*(world.borrow(name) for name in names))
+    assert len({token.token_id for _, token in taken}) == len(names)
+    assert 1 < busy.most <= len(requests.CONNECTIONS) + 1
+    assert len(world.book.made(DESCRIBE)) < len(names), "one question is for several tokens"
+
+
+async def test_an_error_of_the_look_ends_all_waits():
+    world = World()
+    world.book.errors[DESCRIBE] = NOT_ALLOWED
+    for refusal in await asyncio.gather(*(refused(world, name) for name in "ab")):
+        assert refusal.reason == "listener"
+    del world.book.errors[DESCRIBE]
+    await world.borrow("c")
 
 
 async def test_a_due_token_is_renewed_and_stays_the_same():
