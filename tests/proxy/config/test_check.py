@@ -175,6 +175,39 @@ def test_ciphers_and_lists_of_a_listener(pem: str) -> None:
     assert found(listener(upstream_tls=known)) == ((), ())
 
 
+def credentials(pem: str) -> UpstreamCredentials:
+    return UpstreamCredentials(mechanism="SCRAM-SHA-256", username="forebay", password_file=pem)
+
+
+def test_tokens_give_each_client_its_own_identity(pem: str) -> None:
+    tls = ListenerTls(
+        certificate_file=pem, key_file=pem, client_auth="required", client_ca_file=pem
+    )
+    own = credentials(pem)
+    signs_in = listener(tls=tls, use_delegation_tokens=True, upstream_credentials=own)
+    assert signs_in.signs_in_for_clients and not signs_in.shares_identity
+    assert found(signs_in) == ((), ())
+    certified = UpstreamTls(enabled=True, certificate_file=pem, key_file=pem)
+    assert found(signs_in.model_copy(update={"upstream_tls": certified})).problems == ()
+    away = signs_in.model_copy(update={"upstream": Address("10.0.0.9", 9092)})
+    assert "in clear text" in found(away).warnings[0]
+    without = signs_in.model_copy(update={"upstream_credentials": None})
+    assert "set upstreamCredentials of a listener" in found(without).problems[0]
+    both = signs_in.model_copy(update={"allow_shared_identity": True})
+    assert "allowSharedIdentity: with useDelegationTokens" in found(both).problems[0]
+
+
+def test_tokens_that_no_client_needs_are_refused(pem: str) -> None:
+    own = credentials(pem)
+    idle = listener(use_delegation_tokens=True, upstream_credentials=own)
+    assert "no client needs one here" in found(idle).problems[0]
+    second = Address("127.0.0.1", 19093)
+    assert found(idle.model_copy(update={"catch_up_upstream": second})).problems == ()
+    certified = UpstreamTls(enabled=True, certificate_file=pem, key_file=pem)
+    shares = idle.model_copy(update={"catch_up_upstream": second, "upstream_tls": certified})
+    assert shares.shares_identity, "clients sign in themselves, and may show no certificate"
+
+
 def test_tls_keys_that_belong_together(pem: str) -> None:
     lone_ca = ListenerTls(certificate_file=pem, key_file=pem, client_ca_file=pem)
     assert "clientAuth `required` and clientCaFile" in found(listener(tls=lone_ca)).problems[0]
