@@ -116,7 +116,8 @@ class TokenSocket:
     """What a broker's listener does with the connections of `serve_tokens`.
 
     `secrets`: token id -> password. `seen`: (API key, correlation id) of each request. `lifetime_ms`: of sessions.
-    `handshake_error`: answer to SaslHandshake. `is_mute`: answers nothing but SASL.
+    `handshake_error`: answer to SaslHandshake. `is_mute`: answers nothing but SASL. `other_body`: what other answers
+    have behind their correlation id.
     """
 
     def __init__(self, secrets):
@@ -125,6 +126,7 @@ class TokenSocket:
         self.lifetime_ms = 0
         self.handshake_error = 0
         self.is_mute = self.is_deaf = False
+        self.other_body = b""
 
     async def accept(self, reader, writer):
         self.writers.append(writer)
@@ -148,7 +150,7 @@ class TokenSocket:
                 elif self.is_mute:
                     continue
                 else:
-                    answer = with_length(head.correlation_id.to_bytes(4, "big"))
+                    answer = with_length(head.correlation_id.to_bytes(4, "big") + self.other_body)
                 writer.write(answer)
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             writer.close()
