@@ -79,7 +79,7 @@ REASON_MEANING: Final[dict[tuple[str, str], str]] = {
     (
         "miss",
         "unauthorized-yet",
-    ): "the broker has not answered this connection's own Fetch of the topic yet",
+    ): "the broker has not answered a Fetch of the topic by this client's principal yet",
     ("miss", "transaction"): "read_committed, and the aborted transactions are not known",
     (
         "miss",

@@ -228,12 +228,17 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
         Metric(
             "forebay_authorization_renewals_total",
             "counter",
-            "Fetches sent on a client's own connection only to renew its right to a topic",
+            "Fetches sent on a client's own connection only to renew its principal's right to a topic",
         ),
         Metric(
             "forebay_authorization_proofs_total",
             "counter",
             "Fetches sent on a client's own connection to learn its right to a topic before records are read",
+        ),
+        Metric(
+            "forebay_authorization_withdrawals_total",
+            "counter",
+            "Rights that the broker has taken back: of one principal to one topic, on all its connections",
         ),
     ),
     "Produce": (

@@ -34,7 +34,15 @@ from protocol.api import (
 from protocol.control_lengths import check_lengths
 from protocol.errors import BadFrame, ErrorCode
 from protocol.header import build_request_header, response_body_start
-from protocol.primitives import CLASSIC, INT16, INT32, Frame, TopicNameOrId, refuses_garbage
+from protocol.primitives import (
+    CLASSIC,
+    FLEXIBLE,
+    INT16,
+    INT32,
+    Frame,
+    TopicNameOrId,
+    refuses_garbage,
+)
 
 METADATA_BY_ID_FROM = (
     12  # topic ids are in requests from 10 on and answered from 12 on (MetadataRequest.json)
@@ -225,20 +233,20 @@ def scan_sasl_authenticate_response(frame: Frame, version: int) -> SaslAuthentic
     )
 
 
-def find_session_lifetime_ms(frame: Frame, version: int) -> int | None:
-    """For how long this SaslAuthenticate answer accepts, 0 where it does not say; None where it refuses, or cannot be
-    read.
+def find_accepted(frame: Frame, version: int) -> SaslAuthenticate | None:
+    """This SaslAuthenticate answer if it has no error; None where it refuses, or cannot be read. Without an error it
+    accepts, or asks for the next token.
     """
     try:
         answer = scan_sasl_authenticate_response(frame, version)
     except BadFrame:
         return None
-    return answer.session_lifetime_ms if answer.error_code == 0 else None
+    return answer if answer.error_code == 0 else None
 
 
 def is_authenticated(frame: Frame, version: int) -> bool:
     """Whether this SaslAuthenticate answer accepts; False also for one that cannot be read."""
-    return find_session_lifetime_ms(frame, version) is not None
+    return find_accepted(frame, version) is not None
 
 
 def scan_sasl_mechanism(frame: Frame, body_start: int) -> str:
@@ -247,6 +255,16 @@ def scan_sasl_mechanism(frame: Frame, body_start: int) -> str:
         return refuses_garbage(CLASSIC.read_nullable_string)(frame, body_start)[0] or ""
     except BadFrame:
         return ""
+
+
+def scan_sasl_token(frame: Frame, body_start: int, version: int) -> bytes:
+    """The token in a SaslAuthenticate request (version 0 to 2); empty where it cannot be read."""
+    encoding = FLEXIBLE if is_flexible(SASL_AUTHENTICATE, version) else CLASSIC
+    try:
+        length, at = refuses_garbage(encoding.read_count)(frame, body_start)
+    except BadFrame:
+        return b""
+    return bytes(frame[at : at + length]) if length > 0 else b""
 
 
 def build_describe_configs_request(

@@ -23,6 +23,7 @@ from proxy.accounting.stored_runs import StoredRuns
 from proxy.fetch.access_lines import AccessLines
 from proxy.fetch.accounts import Accounts
 from proxy.fetch.misses.coalescing import SharedReads
+from proxy.fetch.principals import Principals
 from proxy.fetch.purgatory import Purgatory
 from proxy.fetch.sessions.cache import SessionCache, SessionLimits
 from proxy.fetch.wakeups import WakeupBatch
@@ -110,6 +111,7 @@ class Broker:
         self.verifier = Verifier(self, config.cache.verify_ratio, Random().random)
         limits = config.limits
         self.shared_reads = SharedReads(self, limits.read_joiners)
+        self.principals = Principals(limits.principals)
         self.sessions = SessionCache(build_session_limits(limits), Random())
         self.purgatory = Purgatory(limits.parked_fetches)
         lines = None

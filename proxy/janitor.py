@@ -71,6 +71,7 @@ class Janitor:
             self._broker.replica_fetcher.tick,
             self._broker.topic_lookup.tick,
             self._broker.scheduler.tick,
+            self._broker.principals.tick,
             self._broker.verifier.tick,
             self._broker.node.tick,
             lambda _now: self._broker.responses.offer(),

@@ -19,6 +19,7 @@ from isolation.tickets import Waits
 from protocol import api, api_versions, control, header, produce
 from protocol.errors import BadFrame
 from protocol.groups import find_group
+from protocol.sasl import SaslExchange
 from protocol.weight import weigh_request
 from proxy.net.services import ConnectionServices, Handlers
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from protocol.header import RequestHeader
     from protocol.primitives import Frame
+    from protocol.sasl import SaslIdentity
     from proxy.net.client_connection import AnyLink, ClientConnection
     from proxy.net.framed_transport import FramedTransport
     from proxy.net.response_order import Place
@@ -36,7 +38,17 @@ if TYPE_CHECKING:
 
 
 class Rights(Protocol):
-    """A client's rights, which its SASL session limits."""
+    """A client's rights: those of the principal that it signs in as, within its SASL session."""
+
+    @property
+    def exchange(self) -> SaslExchange | None:
+        """The client's last SASL exchange; None: it has begun none."""
+
+    def begin_exchange(self, exchange: SaslExchange) -> None:
+        """Note that the client begins to sign in."""
+
+    def sign_in(self, identity: SaslIdentity | None) -> None:
+        """Note that the broker has ended an exchange. None: its principal is not known, or it has refused."""
 
     def begin_session(self, sent_at: float, now: float, lifetime_s: float) -> None:
         """Note a SASL session; times in seconds, `lifetime_s` 0 without a limit."""
@@ -51,6 +63,14 @@ class UnreadFetches(Protocol):
         """Count one; it has left, or never will (`delivered` False)."""
 
 
+class IdentitySecret(Protocol):
+    """Makes identities that this process alone can compare."""
+
+    @property
+    def secret(self) -> bytes:
+        """The key of digests."""
+
+
 class RelayServices(ConnectionServices, Protocol):
     """Handed to what relays requests."""
 
@@ -61,6 +81,10 @@ class RelayServices(ConnectionServices, Protocol):
     @property
     def accounts(self) -> UnreadFetches:
         """The count of responses."""
+
+    @property
+    def principals(self) -> IdentitySecret:
+        """The rights of all principals."""
 
 
 class RelayHandlers(Handlers, Protocol):
@@ -189,28 +213,40 @@ def relay_api_versions(link: RelayLink, head: RequestHeader, frame: Frame) -> No
 def relay_sasl(link: RelayLink, head: RequestHeader, frame: Frame) -> None:
     """Relay SaslAuthenticate. The broker connection has an identity from now on, and is never
     reopened silently. The catch-up connection repeats an accepted authentication before the client
-    gets the response.
+    gets the response. The client's rights become those of whom the broker has accepted.
     """
     if link.principal is not None:
         _refuse_sasl(link, head, frame)
         return
     link.upstream.authenticate()
     reply, sent_at = link.replies.reserve(), link.broker.now()
+    exchange = link.handlers.authorization.exchange or SaslExchange("")
+    token = control.scan_sasl_token(frame, head.body_start, head.api_version)
+    number = exchange.count(token)
 
     def on_answer(answer: Frame | None) -> None:
         if answer is None:
             return
         release = partial(link.answer, head, reply, (answer,), len(frame), held_bytes=len(answer))
-        lifetime_ms = control.find_session_lifetime_ms(answer, head.api_version)
-        if lifetime_ms is not None:
-            link.handlers.authorization.begin_session(
-                sent_at, link.broker.now(), lifetime_ms / 1000
-            )
-            link.saw_accepted()
-            link.listener.tend(link)
-            link.catch_up.saw_accepted(frame, head.api_version, release)
-        else:
+        said = control.find_accepted(answer, head.api_version)
+        authorization = link.handlers.authorization
+        if said is not None and exchange.is_step(number, said.auth_bytes):
+            if exchange.mechanism in ROUNDS:
+                link.saw_accepted()
             release()
+            return
+        secret = link.broker.principals.secret
+        authorization.sign_in(
+            None if said is None else exchange.find_identity(number, token, said.auth_bytes, secret)
+        )
+        if said is None:
+            release()
+            return
+        lifetime_s = said.session_lifetime_ms / 1000
+        authorization.begin_session(sent_at, link.broker.now(), lifetime_s)
+        link.saw_accepted()
+        link.listener.tend(link)
+        link.catch_up.saw_accepted(frame, head.api_version, release)
 
     link.forward(head, frame, on_answer)
 
@@ -224,16 +260,18 @@ def relay_sasl_handshake(link: RelayLink, head: RequestHeader, frame: Frame) -> 
         return
     link.upstream.authenticate()
     link.limit_unsigned()
+    mechanism = control.scan_sasl_mechanism(frame, head.body_start) if head.api_version else ""
+    exchange = SaslExchange(mechanism)
+    link.handlers.authorization.begin_exchange(exchange)
     if head.api_version > 0:
-        mechanism = control.scan_sasl_mechanism(frame, head.body_start)
         link.begin_sasl(ROUNDS.get(mechanism, 1))
         link.catch_up.saw_handshake(frame, mechanism)
-        relay(link, head, frame)
-        return
 
     def see(answer: Frame) -> Frame:
         if not any(answer[HANDSHAKE_ERROR_AT : HANDSHAKE_ERROR_AT + 2]):
-            _start_pipe(link)
+            exchange.begin()
+            if not head.api_version:
+                _start_pipe(link)
         return answer
 
     pass_on(link, head, frame, see)

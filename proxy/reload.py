@@ -228,6 +228,7 @@ def apply_fetch_limits(broker: Broker, config: Config) -> None:
     broker.purgatory.set_limit(limits.parked_fetches)
     broker.shared_reads.set_limit(limits.read_joiners)
     broker.partitions.set_limit(2 * limits.watched_partitions)
+    broker.principals.set_limit(limits.principals)
     broker.sessions.set_limits(build_session_limits(limits))
 
 
@@ -252,6 +253,7 @@ APPLY: Final[tuple[Part, ...]] = (
             "limits.parkedFetches",
             "limits.readJoiners",
             "limits.watchedPartitions",
+            "limits.principals",
             "limits.fetchSessions",
             "limits.fetchSessionPartitions",
             "limits.requestPartitions",

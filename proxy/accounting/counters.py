@@ -108,6 +108,7 @@ class ClientCounts:
     wide_requests: int = 0
     authorization_renewals: int = 0
     authorization_proofs: int = 0
+    rights_withdrawn: int = 0
 
     def open(self) -> None:
         """Count a connection that begins."""
@@ -144,6 +145,10 @@ class ClientCounts:
     def prove(self) -> None:
         """Count a first question for a connection's rights."""
         self.authorization_proofs += 1
+
+    def withdraw(self) -> None:
+        """Count a right of a principal that the broker has taken back."""
+        self.rights_withdrawn += 1
 
 
 @dataclass(slots=True)

@@ -15,6 +15,7 @@ from metrics.collector import Sample
 from protocol.api import APIS
 from proxy.admin.http import RESERVED
 from proxy.build_info import find_commit
+from proxy.fetch.principals import WAITS_LIMIT
 from proxy.replica_fetcher.topic_metadata import TOPICS_LIMIT
 from proxy.replica_fetcher.verifier import QUEUE_SAMPLES
 
@@ -161,6 +162,7 @@ def _fetches(broker: Broker) -> Iterator[Sample]:
     yield Sample("forebay_parked_fetches", (), broker.purgatory.parked)
     yield Sample("forebay_authorization_renewals_total", (), clients.authorization_renewals)
     yield Sample("forebay_authorization_proofs_total", (), clients.authorization_proofs)
+    yield Sample("forebay_authorization_withdrawals_total", (), clients.rights_withdrawn)
     for outcome, batches in list(produce.batches.items()):
         yield Sample("forebay_produce_batches_total", (outcome,), batches)
     yield Sample("forebay_produce_seconds", (), produce.took_s)
@@ -377,6 +379,8 @@ def _limits(process: Process) -> Iterator[Sample]:
         ("delegation_tokens", len(broker.sign_ins), broker.sign_ins.limit),
         ("topic_lookup", len(broker.topic_lookup), TOPICS_LIMIT),
         ("watched_partitions", broker.replica_fetcher.watched, limits.watched_partitions),
+        ("principals", len(broker.principals), limits.principals),
+        ("authorization_waits", broker.principals.waiting, WAITS_LIMIT),
         ("fetch_sessions", sessions.sessions, limits.fetch_sessions),
         ("fetch_session_partitions", sessions.partitions, limits.fetch_session_partitions),
         ("followed_partitions", len(broker.partitions), broker.partitions.limit),

@@ -236,10 +236,11 @@ class Cache(Section):
         "topic's blocks; see `forebay_verify_samples_total`.",
     )
     authorize_every_s: Duration = Field(
-        default=60.0,
+        default=10.0,
         ge=1.0,
         le=3600.0,
-        description="Interval at which the broker is asked for a connection's right to a topic.",
+        description="Interval at which the broker is asked for a principal's right to a topic, and so the time "
+        "after which memory no longer serves who has lost it.",
     )
     hole_wait_s: Duration = Field(
         default=0.005,
@@ -342,6 +343,14 @@ class Limits(Section):
         le=1_000_000,
         description="Partitions that the replica fetcher polls. Further ones are misses. Twice as many "
         "are cached, if `cache.size` has room for them.",
+    )
+    principals: Count = Field(
+        default=4096,
+        ge=0,
+        le=1_000_000,
+        description="Principals whose rights are shared by all their connections on a listener, so that the "
+        "broker is asked once for all. Connections of further ones ask for themselves. 0: no rights are "
+        "shared, for an authorizer that looks at more than principal, listener and host.",
     )
     fetch_sessions: Count = Field(
         default=1000,

@@ -64,6 +64,8 @@ def handle_fetch(link: FetchLink, frame: Frame, most: int) -> None:
     version, authorization = head.api_version, link.handlers.authorization
     if authorization.version != version:
         authorization.note_version(version)
+    if request.rack_id and not authorization.has_rack:
+        authorization.note_rack(True)
     replica_id, _, _, max_bytes, isolation_level, session_id, session_epoch, *_ = request
     has_session = session_id != NO_SESSION or session_epoch != FINAL_EPOCH
     if ring is not None and (has_session or replica_id != CONSUMER or not request.is_repeated):

@@ -280,7 +280,7 @@ class World:
             ),
             "replies": len(link.replies),
             "rights": (
-                link.handlers.authorization._until,
+                link.handlers.authorization.rights.until,
                 list(link.handlers.authorization._used),
                 link.handlers.authorization.version,
             ),

@@ -13,6 +13,7 @@ from blockcache.cache import BlockCache
 from proxy.accounting.counters import Counters
 from proxy.broker import Broker
 from proxy.fetch.accounts import Accounts
+from proxy.fetch.principals import Principals
 from proxy.fetch.wakeups import WakeupBatch
 from proxy.partitions.table import Partitions
 from proxy.partitions.topics import Leader, Topics
@@ -27,6 +28,7 @@ TOPIC_ID = bytes(range(16))
 EPOCH = 5
 LEASE_UNTIL_S = 1.0
 NODE = 1
+PRINCIPALS = 3
 LEADERS = {index: Leader(NODE, EPOCH) for index in range(32)}
 
 
@@ -98,6 +100,7 @@ class QuietBroker:
         self.own_connections: Any = None
         self.scheduler: Any = None
         self.accounts = Accounts(stand_in(self), None)
+        self.principals = Principals(PRINCIPALS)
         self.wakeups = WakeupBatch()
         self.client_groups = None
         self.config: Any = SimpleNamespace(cache=SimpleNamespace(confirm_every_s=LEASE_UNTIL_S))

@@ -156,7 +156,7 @@ async def test_a_fetch_that_waits_at_the_tail(monkeypatch, news):
 
 async def test_a_fetch_whose_right_was_asked_for_first(monkeypatch):
     scene = Scene()
-    scene.link.handlers.authorization._until.clear()
+    scene.link.handlers.authorization.rights.until.clear()
     frame = build_fetch(0)
     scene.receive(frame)
     await scene.turn()

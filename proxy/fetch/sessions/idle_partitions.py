@@ -8,8 +8,8 @@ know how changes are detected, or what is answered. Invariants:
   makes it dirty. Each Fetch evaluates all dirty partitions.
 * A partition with acknowledged records that no Fetch has shown is not clean at the next evaluation: a
   response must not leave empty without a wait for them (`fetch.completion.is_outdated`).
-* All partitions are evaluated again every EVALUATE_ALL_S, early enough to renew the client's right
-  to a topic, and after the broker has taken a right back.
+* All partitions are evaluated again every EVALUATE_ALL_S, and after the broker has taken a right back.
+  The topics of clean ones are noted as used early enough to renew the client's rights.
 * A closed object has no waiters and accepts none.
 """
 
@@ -107,6 +107,7 @@ class IdlePartitions:
         "_evaluate_all_at",
         "_is_waking",
         "_partitions",
+        "_renew_at",
         "_unseen",
         "_withdrawn",
         "closed",
@@ -124,7 +125,7 @@ class IdlePartitions:
         self._clean: dict[PartitionKey, CleanPartition] = {}
         self._unseen: dict[PartitionKey, None] = {}
         """Clean ones with records that were acknowledged since the last evaluation."""
-        self._evaluate_all_at = now
+        self._evaluate_all_at = self._renew_at = now
         self._withdrawn = reader.link.handlers.authorization.withdrawn
         self._is_waking = False
         self.fetch: WaitingFetch | None = None
@@ -149,14 +150,30 @@ class IdlePartitions:
         if now >= self._evaluate_all_at or withdrawn != self._withdrawn:
             self._withdrawn = withdrawn
             self._mark_all_dirty()
-            period_s = link.broker.config.cache.authorize_every_s * (1 - RENEW_AT)
-            self._evaluate_all_at = now + min(EVALUATE_ALL_S, period_s)
+            self._evaluate_all_at = now + EVALUATE_ALL_S
+            self._plan_renewal(now)
+        elif now >= self._renew_at:
+            self._note_used(now)
+            self._plan_renewal(now)
         kept = map(self._partitions.by_key.__getitem__, self._dirty)
         asked, dirty = list(map(ASKED, sorted(kept, key=self._partitions.turn_of))), []
         for status in evaluate(link, asked, isolation, version, now):
             if status.state is not AT_END or not self._try_mark_clean(status, now):
                 dirty.append(status)
         return dirty
+
+    def _note_used(self, now: float) -> None:
+        """Note the topics of clean partitions as used: none is evaluated, and rights are renewed all the same."""
+        authorization, topic = self.reader.link.handlers.authorization, None
+        for (name, _), clean in self._clean.items():
+            if name != topic:
+                topic = name
+                authorization.used(name, clean.partition, now)
+
+    def _plan_renewal(self, now: float) -> None:
+        """Note when the topics are noted as used again: at least once in the last part of each right's time."""
+        period_s = self.reader.link.broker.config.cache.authorize_every_s
+        self._renew_at = now + period_s * (1 - RENEW_AT) / 2
 
     def _try_mark_clean(self, status: PartitionStatus, now: float) -> bool:
         """Mark a partition at the log's end clean if the response has nothing to say about it until

@@ -57,7 +57,7 @@ def test_flag_precedes_environment_file_and_default(tmp_path: Path) -> None:
     loaded = load_text(tmp_path, text, environ, Setting(("cache", "size"), "66MiB", "--cache-size"))
     cache = loaded.config.cache
     assert (cache.size_bytes, cache.hole_wait_s, cache.confirm_every_s) == (66 * MIB, 0.002, 2.0)
-    assert cache.authorize_every_s == 60.0
+    assert cache.authorize_every_s == 10.0
     sources = [
         loaded.sources.get(("cache", key))
         for key in ("size", "holeWait", "confirmEvery", "authorizeEvery")

@@ -25,11 +25,22 @@ class Upstream:
         self.sent.append((frame, on_answer))
 
 
+def connect(broker, stores=True, listener="default"):
+    """A client's connection as its rights see it."""
+    return SimpleNamespace(
+        broker=broker,
+        client_id="reader",
+        upstream=Upstream(),
+        stores=stores,
+        listener=SimpleNamespace(name=listener),
+    )
+
+
 @pytest.fixture
 def link():
     broker = QuietBroker()
     broker.config.cache.authorize_every_s = PERIOD_S
-    return SimpleNamespace(broker=broker, client_id="reader", upstream=Upstream())
+    return connect(broker)
 
 
 @pytest.fixture

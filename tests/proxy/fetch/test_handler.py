@@ -516,7 +516,7 @@ async def test_partition_left_to_the_broker_delays_all(many, state):
     if state == "old_format":
         many.broker.partitions.find(many.topic, 2).old_format = True
     else:
-        many.link.handlers.authorization._until.clear()
+        many.link.handlers.authorization.rights.until.clear()
     many.receive(build_many((0, 0, 0, 0)))
     assert many.sent == [] and len(many.link.replies) == 1
     assert many.cache.statistics().pins == 0

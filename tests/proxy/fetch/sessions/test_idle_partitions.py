@@ -211,8 +211,11 @@ def test_rights_that_are_short_are_renewed_in_time(monkeypatch):
     scene = Scene(period_s=4.0)
     monkeypatch.setattr("proxy.fetch.sessions.idle_partitions.evaluate", scene.evaluate)
     scene.look()
-    assert scene.look(0.9) == ([], 0)
-    assert scene.look(1.0) == ([], COUNT)
+    used = len(scene.used)
+    assert scene.look(0.4) == ([], 0) and len(scene.used) == used
+    assert scene.look(0.5) == ([], 0) and len(scene.used) == used + 1, "the topic, once"
+    assert scene.look(0.9) == ([], 0) and len(scene.used) == used + 1
+    assert scene.look(1.0) == ([], 0) and len(scene.used) == used + 2
 
 
 def test_news_wakes_the_delayed_fetch_once(scene):
