@@ -114,8 +114,9 @@ class Authorization:
     )
 
     def __init__(self, link: AuthorizationLink) -> None:
-        """Until the client signs in, its rights are those of all clients of the listener that do not: the
-        broker's listener asks nobody for a name, or else it grants nothing.
+        """A client as whose principal Forebay signs in has that principal's rights. Until any other signs in,
+        its rights are those of all clients of the listener that do not: the broker's listener asks nobody for
+        a name, or else it grants nothing.
         """
         self._link = link
         self._used: dict[str | bytes, Partition] = {}
@@ -126,7 +127,7 @@ class Authorization:
         self.exchange: SaslExchange | None = None
         self.version = 0
         self.has_rack = False
-        key = PrincipalKey(link.listener.name, None) if link.stores else None
+        key = PrincipalKey(link.listener.name, link.principal) if link.stores else None
         self.rights: PrincipalRights = link.broker.principals.join(key)
 
     @property

@@ -33,6 +33,7 @@ def connect(broker, stores=True, listener="default"):
         upstream=Upstream(),
         stores=stores,
         listener=SimpleNamespace(name=listener),
+        principal=None,
     )
 
 

@@ -48,10 +48,13 @@ class Scene:
         self.partition = self.broker.follow()
         self.questions: list[Question] = []
 
-    def connect(self, identity=None, listener="default", stores=True, send: Any = None):
+    def connect(
+        self, identity=None, listener="default", stores=True, send: Any = None, principal=None
+    ):
         link = stand_in(
             SimpleNamespace(
                 broker=self.broker,
+                principal=principal,
                 client_id="reader",
                 upstream=SimpleNamespace(send=send or self.send),
                 stores=stores,
@@ -115,6 +118,19 @@ def test_hundred_connections_ask_once(scene, identity):
     assert all(map(scene.allows, all_rights))
     assert scene.allows(scene.connect(identity)), "a later connection need not ask"
     assert scene.broker.counters.clients.authorization_proofs == 1
+
+
+def test_clients_whom_forebay_signs_in_have_their_own_principals_rights(scene):
+    """Their certificates are their names; none of them signs in by itself."""
+    first, again = (scene.connect(principal="CN=first") for _ in range(2))
+    second, nobody = scene.connect(principal="CN=second"), scene.connect()
+    scene.prove(first)
+    scene.answer()
+    assert scene.allows(first) and scene.allows(again)
+    assert not scene.allows(second) and not scene.allows(nobody)
+    scene.prove(second)
+    scene.answer(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    assert scene.allows(first) and not scene.allows(second)
 
 
 def test_renewal_of_one_is_a_renewal_for_all(scene):
