@@ -100,13 +100,13 @@ class Authorization:
     """
 
     __slots__ = (
-        "_ends_at",
         "_link",
         "_outlived_at",
         "_renewing",
         "_since",
         "_used",
         "_waits",
+        "ends_at",
         "exchange",
         "has_rack",
         "rights",
@@ -123,25 +123,18 @@ class Authorization:
         self._waits: dict[Wait, Callable[[], None]] = {}  # and what is to be done at the close
         self._renewing = False
         self._since = float("-inf")  # the rights are this connection's since then
-        self._ends_at, self._outlived_at = float("inf"), float("-inf")
+        self.ends_at, self._outlived_at = float("inf"), float("-inf")
         self.exchange: SaslExchange | None = None
         self.version = 0
         self.has_rack = False
         key = PrincipalKey(link.listener.name, link.principal) if link.stores else None
         self.rights: PrincipalRights = link.broker.principals.join(key)
 
-    @property
-    def withdrawn(self) -> int:
-        """Another number after a right was withdrawn, and after the rights became those of another
-        principal.
-        """
-        return self.rights.version
-
     def allows(self, topic: str | bytes, now: float) -> bool:
         """Return True if memory may serve `topic`, as the client names it, on this connection.
         `now` is in seconds.
         """
-        return self.rights.until.get(topic, 0.0) > now and now < self._ends_at
+        return self.rights.until.get(topic, 0.0) > now and now < self.ends_at
 
     # -- who the client is ---------------------------------------------------------------------------------
 
@@ -158,7 +151,7 @@ class Authorization:
         """
         if not lifetime_s:
             return
-        self._ends_at = sent_at + lifetime_s
+        self.ends_at = sent_at + lifetime_s
         self._outlived_at = answered_at + lifetime_s + OUTLIVED_S
 
     def sign_in(self, identity: SaslIdentity | None) -> None:
@@ -212,7 +205,7 @@ class Authorization:
                 topic, asked_at, asked_at + self._link.broker.config.cache.authorize_every_s
             )
             if asked_at >= self._outlived_at:
-                self._ends_at = float("inf")
+                self.ends_at = float("inf")
         elif error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             if rights.refuse(topic, self._link.broker.now()):
                 self._link.broker.counters.clients.withdraw()
@@ -246,7 +239,7 @@ class Authorization:
         if now <= rights.until.get(topic, 0.0) - period_s * (1 - RENEW_AT):
             return
         # At the end of a SASL session, and within an exchange, a broker closes at any other request.
-        may_ask = now < self._ends_at - OUTLIVED_S and not self._is_signing_in
+        may_ask = now < self.ends_at - OUTLIVED_S and not self._is_signing_in
         if may_ask and not (self._renewing or self.has_rack or rights.is_asked(topic, now)):
             self._renew(now)
 

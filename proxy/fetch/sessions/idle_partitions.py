@@ -8,7 +8,7 @@ know how changes are detected, or what is answered. Invariants:
   makes it dirty. Each Fetch evaluates all dirty partitions.
 * A partition with acknowledged records that no Fetch has shown is not clean at the next evaluation: a
   response must not leave empty without a wait for them (`fetch.completion.is_outdated`).
-* All partitions are evaluated again every EVALUATE_ALL_S, and after the broker has taken a right back.
+* All partitions are evaluated again every EVALUATE_ALL_S, and after a right has ended or was taken back.
   The topics of clean ones are noted as used early enough to renew the client's rights.
 * A closed object has no waiters and accepts none.
 """
@@ -106,10 +106,10 @@ class IdlePartitions:
         "_dirty",
         "_evaluate_all_at",
         "_is_waking",
+        "_look_at",
         "_partitions",
-        "_renew_at",
+        "_rights_version",
         "_unseen",
-        "_withdrawn",
         "closed",
         "fetch",
         "reader",
@@ -125,8 +125,8 @@ class IdlePartitions:
         self._clean: dict[PartitionKey, CleanPartition] = {}
         self._unseen: dict[PartitionKey, None] = {}
         """Clean ones with records that were acknowledged since the last evaluation."""
-        self._evaluate_all_at = self._renew_at = now
-        self._withdrawn = reader.link.handlers.authorization.withdrawn
+        self._evaluate_all_at = self._look_at = now
+        self._rights_version = reader.link.handlers.authorization.rights.version
         self._is_waking = False
         self.fetch: WaitingFetch | None = None
         self.used_at = now
@@ -146,15 +146,15 @@ class IdlePartitions:
         link, isolation, version = self.reader
         if self._unseen:
             self.mark_dirty(list(self._unseen))
-        withdrawn = link.handlers.authorization.withdrawn
-        if now >= self._evaluate_all_at or withdrawn != self._withdrawn:
-            self._withdrawn = withdrawn
+        rights_version = link.handlers.authorization.rights.version
+        if now >= self._evaluate_all_at or rights_version != self._rights_version:
+            self._rights_version = rights_version
             self._mark_all_dirty()
             self._evaluate_all_at = now + EVALUATE_ALL_S
-            self._plan_renewal(now)
-        elif now >= self._renew_at:
-            self._note_used(now)
-            self._plan_renewal(now)
+            period_s = link.broker.config.cache.authorize_every_s
+            self._look_at = now + period_s * (1 - RENEW_AT) / 2
+        elif now >= self._look_at:
+            self._look_at_rights(now)
         kept = map(self._partitions.by_key.__getitem__, self._dirty)
         asked, dirty = list(map(ASKED, sorted(kept, key=self._partitions.turn_of))), []
         for status in evaluate(link, asked, isolation, version, now):
@@ -162,18 +162,21 @@ class IdlePartitions:
                 dirty.append(status)
         return dirty
 
-    def _note_used(self, now: float) -> None:
-        """Note the topics of clean partitions as used: none is evaluated, and rights are renewed all the same."""
+    def _look_at_rights(self, now: float) -> None:
+        """Note the topics of clean partitions as used, so that their rights are renewed although none is
+        evaluated: at least once in the last part of each right's time. Mark all dirty if a right has ended.
+        """
         authorization, topic = self.reader.link.handlers.authorization, None
+        period_s = self.reader.link.broker.config.cache.authorize_every_s
+        self._look_at = min(now + period_s * (1 - RENEW_AT) / 2, authorization.ends_at)
         for (name, _), clean in self._clean.items():
             if name != topic:
                 topic = name
+                if not authorization.allows(name, now):
+                    self._mark_all_dirty()
+                    return
                 authorization.used(name, clean.partition, now)
-
-    def _plan_renewal(self, now: float) -> None:
-        """Note when the topics are noted as used again: at least once in the last part of each right's time."""
-        period_s = self.reader.link.broker.config.cache.authorize_every_s
-        self._renew_at = now + period_s * (1 - RENEW_AT) / 2
+                self._look_at = min(self._look_at, authorization.rights.until[name])
 
     def _try_mark_clean(self, status: PartitionStatus, now: float) -> bool:
         """Mark a partition at the log's end clean if the response has nothing to say about it until
@@ -197,7 +200,12 @@ class IdlePartitions:
         del self._dirty[key]
         clean = self._clean[key] = CleanPartition(self, key, partition)
         partition.parked[clean] = None
-        link.handlers.authorization.used(status.asked.topic, partition, now)
+        authorization, topic = link.handlers.authorization, status.asked.topic
+        authorization.used(topic, partition, now)
+        if authorization.rights.until[topic] < self._look_at:
+            self._look_at = authorization.rights.until[topic]
+        if authorization.ends_at < self._look_at:
+            self._look_at = authorization.ends_at
         if len(link.handlers.reads):
             link.handlers.reads.drop_asked((status.asked,), self.fetch)
         return True

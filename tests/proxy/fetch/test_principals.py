@@ -240,9 +240,9 @@ def test_other_principal_loses_the_rights_of_the_first(scene):
     rights, other = scene.connect(ALICE), scene.connect(ALICE)
     scene.prove(rights)
     scene.answer()
-    before = rights.withdrawn
+    before = rights.rights.version
     scene.sign_in(rights, BOB)
-    assert not scene.allows(rights) and rights.withdrawn != before
+    assert not scene.allows(rights) and rights.rights.version != before
     assert scene.allows(other), "alice herself keeps hers"
     scene.sign_in(rights, ALICE)
     assert scene.allows(rights)
@@ -320,11 +320,11 @@ def test_refusal_that_one_connection_learns_ends_the_right_of_all(scene):
     for rights in (one, bob):
         scene.prove(rights)
         scene.answer()
-    before, of_bob = other.withdrawn, bob.withdrawn
+    before, of_bob = other.rights.version, bob.rights.version
     one.learn(TOPIC_ID, ErrorCode.TOPIC_AUTHORIZATION_FAILED, scene.broker.clock_s)
     assert not scene.allows(one) and not scene.allows(other)
-    assert other.withdrawn != before, "those who wait at the tail look again"
-    assert scene.allows(bob) and bob.withdrawn == of_bob
+    assert other.rights.version != before, "those who wait at the tail look again"
+    assert scene.allows(bob) and bob.rights.version == of_bob
     assert scene.broker.counters.clients.rights_withdrawn == 1
 
 

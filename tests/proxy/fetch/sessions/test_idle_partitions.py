@@ -49,7 +49,12 @@ class Scene:
         )
         self.link = Link(
             broker,
-            SimpleNamespace(used=lambda *args: self.used.append(args), withdrawn=0),
+            SimpleNamespace(
+                used=lambda *args: self.used.append(args),
+                rights=SimpleNamespace(version=0, until={"t": 1e9}),
+                ends_at=1e9,
+                allows=lambda topic, now: now < self.link.authorization.rights.until[topic],
+            ),
             Reads(),
         )
         kept: dict[tuple[str | bytes, int], CachedPartition] = {}
@@ -131,7 +136,7 @@ def test_idle_partition_is_not_evaluated_again(scene):
 
 def test_all_are_evaluated_once_after_a_right_was_taken_back(scene):
     scene.look()
-    scene.link.authorization.withdrawn += 1
+    scene.link.authorization.rights.version += 1
     assert scene.look() == ([], COUNT)
     assert scene.look() == ([], 0)
 
@@ -216,6 +221,20 @@ def test_rights_that_are_short_are_renewed_in_time(monkeypatch):
     assert scene.look(0.5) == ([], 0) and len(scene.used) == used + 1, "the topic, once"
     assert scene.look(0.9) == ([], 0) and len(scene.used) == used + 1
     assert scene.look(1.0) == ([], 0) and len(scene.used) == used + 2
+
+
+@pytest.mark.parametrize("ends", ["right", "session"])
+def test_all_are_evaluated_when_a_right_or_its_session_has_ended(scene, ends):
+    """Nothing is woken by that: the client would be told of no error until the next look at all."""
+    authorization = scene.link.authorization
+    if ends == "right":
+        authorization.rights.until["t"] = 3.0
+    else:
+        authorization.ends_at = 3.0
+        authorization.allows = lambda _topic, now: now < 3.0
+    scene.look()
+    assert scene.look(2.9) == ([], 0)
+    assert scene.look(3.0) == ([], COUNT)
 
 
 def test_news_wakes_the_delayed_fetch_once(scene):
