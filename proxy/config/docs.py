@@ -55,8 +55,10 @@ Forebay also does not start when
 * two listeners, or a listener and the admin server, share an address, or two listeners a name;
 * an `upstream` is one of Forebay's own addresses;
 * client certificates would be the identity and end at Forebay (`tls.clientAuth: required`, or
-  `upstreamTls.certificateFile`), unless `allowSharedIdentity` is true; memory then serves no client of that
-  listener;
+  `upstreamTls.certificateFile`), unless `useDelegationTokens` gives each client its own, or
+  `allowSharedIdentity` is true; memory then serves no client of that listener;
+* `useDelegationTokens` is set without `upstreamCredentials` of any listener, beside `allowSharedIdentity`, or
+  where no client needs it;
 * keys that belong together are not set together (`certificateFile` and `keyFile`, `clientAuth` and
   `clientCaFile`, a SASL mechanism and its files), or keys of `upstreamTls` are set and `enabled` is not;
 * a listener with `passThrough` has keys of TLS, SASL or the catch-up connection, or all listeners have
