@@ -16,6 +16,7 @@ OFFSET_COMMIT: Final = 8
 JOIN_GROUP: Final = 11
 SASL_HANDSHAKE: Final = 17
 API_VERSIONS: Final = 18
+CREATE_TOPICS: Final = 19
 DESCRIBE_CONFIGS: Final = 32
 DESCRIBE_LOG_DIRS: Final = 35
 SASL_AUTHENTICATE: Final = 36
@@ -59,7 +60,7 @@ APIS: Final[dict[int, Api]] = {
         Api(16, "ListGroups", 3),
         Api(SASL_HANDSHAKE, "SaslHandshake", NEVER_FLEXIBLE, (0, 1)),
         Api(API_VERSIONS, "ApiVersions", 3, (0, 4)),
-        Api(19, "CreateTopics", 5),
+        Api(CREATE_TOPICS, "CreateTopics", 5, (2, 7)),
         Api(20, "DeleteTopics", 4),
         Api(21, "DeleteRecords", 2),
         Api(22, "InitProducerId", 2),

@@ -1,5 +1,5 @@
-"""The control messages that Forebay itself sends or reads: ApiVersions, SASL, delegation tokens, DescribeConfigs;
-and Metadata requests.
+"""The control messages that Forebay itself sends or reads: ApiVersions, SASL, delegation tokens,
+DescribeConfigs, CreateTopics; and Metadata requests.
 
 Owns: the only use of kio, which copies and builds objects: fine for what is rare, not for the data path. Must
 not know: when these are sent and what follows from the answers. Invariants: whole frames in and out, with
@@ -21,6 +21,7 @@ from kio.static.constants import EntityType
 from protocol.api import (
     API_VERSIONS,
     CREATE_DELEGATION_TOKEN,
+    CREATE_TOPICS,
     DESCRIBE_CONFIGS,
     DESCRIBE_DELEGATION_TOKEN,
     DESCRIBE_LOG_DIRS,
@@ -72,6 +73,13 @@ class SaslAuthenticate(NamedTuple):
     error_message: str | None
     auth_bytes: bytes
     session_lifetime_ms: int
+
+
+class CreatedTopic(NamedTuple):
+    """`error_code` 0: it was created."""
+
+    error_code: int
+    error_message: str | None
 
 
 class CreatedToken(NamedTuple):
@@ -327,6 +335,43 @@ def scan_describe_log_dirs_response(frame: Frame, version: int) -> list[LogDirec
         )
         for result in _scan(frame, DESCRIBE_LOG_DIRS, version).results
         if int(result.error_code) == 0
+    ]
+
+
+def build_create_topics_request(
+    version: int,
+    correlation_id: int,
+    client_id: str | None,
+    *,
+    topic: str,
+    replicas: Sequence[int],
+    settings: Mapping[str, str],
+    timeout_ms: int,
+) -> bytes:
+    """A CreateTopics request, version 2 to 7, for a topic with partition 0 alone, on the nodes `replicas`."""
+    payload = load_payload_module(CREATE_TOPICS, version, EntityType.request)
+    assignment = payload.CreatableReplicaAssignment(partition_index=0, broker_ids=tuple(replicas))
+    setting = payload.CreatableTopicConfig
+    row = payload.CreatableTopic(
+        name=topic,
+        num_partitions=-1,
+        replication_factor=-1,
+        assignments=(assignment,),
+        configs=tuple(setting(name=name, value=value) for name, value in settings.items()),
+    )
+    values = {
+        "topics": (row,),
+        "timeout": timedelta(milliseconds=timeout_ms),
+        "validate_only": False,
+    }
+    return _build(CREATE_TOPICS, version, correlation_id, client_id, values)
+
+
+def scan_create_topics_response(frame: Frame, version: int) -> list[CreatedTopic]:
+    """A CreateTopics answer, in the order of the question; raises `BadFrame`."""
+    return [
+        CreatedTopic(int(topic.error_code), topic.error_message)
+        for topic in _scan(frame, CREATE_TOPICS, version).topics
     ]
 
 

@@ -15,6 +15,7 @@ from protocol import control
 from protocol.api import (
     API_VERSIONS,
     CREATE_DELEGATION_TOKEN,
+    CREATE_TOPICS,
     DESCRIBE_CONFIGS,
     DESCRIBE_DELEGATION_TOKEN,
     DESCRIBE_LOG_DIRS,
@@ -37,6 +38,7 @@ DECODED = {
     SASL_AUTHENTICATE: control.scan_sasl_authenticate_response,
     DESCRIBE_CONFIGS: control.scan_describe_configs_response,
     DESCRIBE_LOG_DIRS: control.scan_describe_log_dirs_response,
+    CREATE_TOPICS: control.scan_create_topics_response,
 }
 TOPIC_ID = bytes(range(16))
 
@@ -376,3 +378,33 @@ def test_refusal_of_a_handshake_is_a_whole_answer(version):
     refusal = control.build_refusal_of_sasl(SASL_HANDSHAKE, version, 7)
     header, body = oracle.read_response(SASL_HANDSHAKE, version, refusal)
     assert (header.correlation_id, body.error_code, body.mechanisms) == (7, 34, ())
+
+
+@pytest.mark.parametrize("version", oracle.versions(CREATE_TOPICS))
+def test_create_topics_assigns_partition_0(version):
+    frame = control.build_create_topics_request(
+        version,
+        8,
+        "forebay",
+        topic="t",
+        replicas=[3],
+        settings={"retention.ms": "600000"},
+        timeout_ms=2500,
+    )
+    body = body_of(CREATE_TOPICS, version, frame)
+    assert body.timeout.total_seconds() == 2.5 and not body.validate_only
+    (topic,) = body.topics
+    assert (topic.name, topic.num_partitions, topic.replication_factor) == ("t", -1, -1)
+    assert [(one.partition_index, one.broker_ids) for one in topic.assignments] == [(0, (3,))]
+    assert [(one.name, one.value) for one in topic.configs] == [("retention.ms", "600000")]
+
+
+@pytest.mark.parametrize("version", oracle.versions(CREATE_TOPICS))
+@settings(max_examples=examples(8), deadline=None)
+@given(data=st.data())
+def test_create_topics_answers(version, data):
+    body = data.draw(oracle.responses(CREATE_TOPICS, version))
+
+    read = control.scan_create_topics_response(oracle.response_frame(body), version)
+
+    assert read == [(one.error_code, one.error_message) for one in body.topics]
