@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 
 from pydantic import ValidationError
 
-from proxy.config.check import check
+from proxy.config.check import ConfigFindings, check
 from proxy.config.keys import (
     PREFIX,
     KeyPath,
@@ -68,9 +68,13 @@ def load(
     environ: Mapping[str, str],
     flags: Iterable[Setting] = (),
     memory: Memory | None = None,
+    *,
+    checks: bool = True,
 ) -> Loaded:
     """Read, merge, validate and check the configuration. `path` None: no file. `memory` None: the
-    memory of this machine; tests pass another. Raises ConfigError with all problems found.
+    memory of this machine; tests pass another. `checks` False: for a command beside Forebay, whose
+    machine may be another; rules over several keys and the machine (config/check.py) are left out.
+    Raises ConfigError with all problems found.
     """
     tree, sources = read_yaml(path) if path else ({}, {})
     settings, problems = scan_environment(environ)
@@ -87,7 +91,7 @@ def load(
         config = Config.model_validate(tree, by_alias=True, by_name=False)
     except ValidationError as refusal:
         raise ConfigError([*problems, *explain(refusal, sources)]) from None
-    findings = check(config, memory)
+    findings = check(config, memory) if checks else ConfigFindings((), ())
     if problems or findings.problems:
         raise ConfigError([*problems, *findings.problems])
     choices = (

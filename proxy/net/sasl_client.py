@@ -16,7 +16,7 @@ import hmac
 import re
 import secrets
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from protocol import control
 from protocol.errors import ErrorCode
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from protocol.primitives import Frame
     from proxy.config.model import UpstreamCredentials
-    from proxy.net.broker_connection import BrokerConnection
 
     Call = Callable[[bytes], Awaitable[Frame]]
     """Sends a request frame, and returns the response frame."""
@@ -80,7 +79,17 @@ class DelegationToken:
         return self._salted
 
 
-async def authenticate(link: BrokerConnection, credentials: UpstreamCredentials) -> None:
+class AuthenticatedLink(Protocol):
+    """A connection to the broker that signs in (`BrokerConnection`, `BrokerClient`)."""
+
+    async def call(self, frame: bytes, correlation_id: int) -> Frame:
+        """Send a request and wait for its response frame. Raises ConnectionError if it is lost first."""
+
+    def authenticate(self) -> None:
+        """Note that the exchange begins."""
+
+
+async def authenticate(link: AuthenticatedLink, credentials: UpstreamCredentials) -> None:
     """Authenticate `link`, on which nothing was sent but ApiVersions. Raises Refused, or
     ConnectionError if the broker closes instead. Marks the connection as `authenticated`, so that
     it is never reopened silently.
