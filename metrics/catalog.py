@@ -43,6 +43,8 @@ LABEL_VALUES: Final[dict[str, tuple[str, ...]]] = {
         "connection",
         "error",
     ),
+    "path": ("through", "direct"),
+    "step": ("connect", "produce", "consume"),
     "takeover": (
         "taken-over",
         "size",
@@ -782,8 +784,45 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "same cause; one line a second is written",
         ),
     ),
+    "Canary": (
+        Metric(
+            "forebay_canary_acknowledgement_seconds",
+            "histogram",
+            "Time from a canary's record to its acknowledgement by all replicas in sync, through Forebay"
+            " (`through`) and past it (`direct`). This section's metrics are those of `forebay canary`, on a port"
+            " of its own",
+            ("path",),
+        ),
+        Metric(
+            "forebay_canary_end_to_end_seconds",
+            "histogram",
+            "Time from a canary's record to its receipt by the consumer of the same path",
+            ("path",),
+        ),
+        Metric(
+            "forebay_canary_failures_total",
+            "counter",
+            "Records of the canary that failed, by step; `connect` includes the topic and a first record",
+            ("path", "step"),
+        ),
+        Metric(
+            "forebay_canary_rounds_total",
+            "counter",
+            "Rounds of the canary: one record on each path",
+        ),
+        Metric(
+            "forebay_canary_slow_rounds_total",
+            "counter",
+            "Rounds in which the latency through Forebay was above the bar (`--factor`, `--plus`)",
+        ),
+        Metric(
+            "forebay_canary_last_round_timestamp_seconds",
+            "gauge",
+            "Unix time of the last round's end; 0: there was none",
+        ),
+    ),
 }
-"""The metrics by section of the documentation."""
+"""The metrics by section of the documentation. Those of "Canary" are no part of Forebay's own scrape."""
 
 CATALOG: Final[dict[str, Metric]] = {
     metric.name: metric for group in GROUPS.values() for metric in group

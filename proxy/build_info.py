@@ -1,4 +1,4 @@
-"""Which build of Forebay this is, and what the audit needs beside it.
+"""Which build of Forebay this is, and what some commands need beside it.
 
 Owns the version, the commit and the names of packages. Must not know who shows them. The commit lies in a file that
 the build of a wheel writes (blockcache/hatch_build.py); a work tree has none.
@@ -28,8 +28,12 @@ def find_version() -> str:
     return "0"
 
 
-def find_audit_packages() -> list[str]:
-    """The packages of the extra `audit`, as pip takes them: `pyspark>=4.0`. Without versions if Forebay is not
+EXTRAS = {"audit": ["pyspark", "numpy", "pandas", "pyarrow"], "canary": ["aiokafka"]}
+"""Extras and their packages."""
+
+
+def find_packages(extra: str) -> list[str]:
+    """The packages of an extra, as pip takes them: `pyspark>=4.0`. Without versions if Forebay is not
     installed.
     """
     import importlib.metadata
@@ -38,9 +42,7 @@ def find_audit_packages() -> list[str]:
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         required = importlib.metadata.requires("forebay") or []
     packages = [one.partition(";") for one in required]
-    return [name.strip() for name, _, marker in packages if "audit" in marker] or [
-        "pyspark",
-        "numpy",
-        "pandas",
-        "pyarrow",
-    ]
+    wanted = f"extra == '{extra}'"
+    return [
+        name.strip() for name, _, marker in packages if wanted in marker.replace('"', "'")
+    ] or EXTRAS[extra]

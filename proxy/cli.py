@@ -1,5 +1,5 @@
 """The command line: `forebay serve`, `forebay config check`, `forebay arena inspect`, `forebay
-audit`; and `forebay worker`, which only the supervisor starts.
+audit`, `forebay canary`; and `forebay worker`, which only the supervisor starts.
 
 Owns arguments, help, exit codes and the start order: configuration, log, event loop. Must not know
 configuration keys without a flag. Imports the modules of a command only when the command is given,
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from proxy.admin import log
-from proxy.build_info import find_audit_packages, find_commit, find_version
+from proxy.build_info import find_commit, find_packages, find_version
 from proxy.config.load import Loaded, Setting, describe, load
 from proxy.config.memory import find_memory
 from proxy.config.yaml_file import ConfigError
@@ -72,6 +72,7 @@ examples:
   forebay config check forebay.yaml
   forebay arena inspect /dev/shm/forebay-9092.arena
   forebay audit /var/log/forebay --out report
+  forebay canary forebay.yaml --once
 
 {_EXIT_CODES}
 """
@@ -102,6 +103,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == ["audit"]:
         return run_audit(given[1:])
+    if given[:1] == ["canary"]:
+        return run_canary(given[1:])
     if given[:1] == ["worker"]:
         return run_worker(given[1:])
     options = build_parser().parse_args(given)
@@ -133,6 +136,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands.add_parser(
         "audit", help="hit ratios and the sizing curve from access logs; what changed (audit diff)"
     )
+    commands.add_parser("canary", help="latency through Forebay and past it, every few seconds")
     return parser
 
 
@@ -306,10 +310,18 @@ def run_audit(arguments: Sequence[str]) -> int:
             raise
         print(
             f"forebay audit: {error.name} is missing; install what the audit needs beside Forebay:"
-            f" {shlex.join([sys.executable, '-m', 'pip', 'install', *find_audit_packages()])}",
+            f" {shlex.join([sys.executable, '-m', 'pip', 'install', *find_packages('audit')])}",
             file=sys.stderr,
         )
         return USAGE
+
+
+def run_canary(arguments: Sequence[str]) -> int:
+    """`forebay canary ...`: proxy.canary parses `arguments`. Returns the exit code."""
+    from proxy.canary.command import main as run
+
+    collect_garbage()
+    return run(arguments)
 
 
 def _read(read: Callable[[], Loaded]) -> Loaded | None:

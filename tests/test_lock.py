@@ -11,7 +11,10 @@ from packaging.version import Version
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-RUNTIME: list[str] = PROJECT["project"]["dependencies"]
+RUNTIME: list[str] = [
+    *PROJECT["project"]["dependencies"],
+    *PROJECT["project"]["optional-dependencies"]["canary"],
+]
 BUILD: list[str] = PROJECT["build-system"]["requires"]
 DEV: list[str] = [
     *PROJECT["dependency-groups"]["dev"],

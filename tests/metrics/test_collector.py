@@ -31,6 +31,8 @@ def test_every_metric_of_the_catalog_survives_the_way_through_the_text() -> None
         "probe": "refused",
         "takeover": "broker",
         "upgrade": "done",
+        "path": "through",
+        "step": "produce",
         "side": "client",
         "file": "crl",
         "load": "loaded",

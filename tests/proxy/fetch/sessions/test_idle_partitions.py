@@ -47,7 +47,7 @@ class Scene:
             ),
             own_connections=SimpleNamespace(usable=True),
         )
-        self.link = Link(
+        self.link: Link = Link(
             broker,
             SimpleNamespace(
                 used=lambda *args: self.used.append(args),
