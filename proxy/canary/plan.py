@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from proxy.broker_client import Endpoint, build_listener_context
 from proxy.config.units import Address, parse_remote_address
-from proxy.net.listener import build_client_context
+from proxy.tls_context import build_client_context
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
