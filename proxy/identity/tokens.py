@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from protocol.errors import BadFrame
 from proxy.identity import certificate
 from proxy.identity.requests import TokenRequests
-from proxy.net.sasl_client import DelegationToken
+from proxy.net.delegation_token import DelegationToken
 from proxy.net.signed_session import SignInRefused
 
 if TYPE_CHECKING:

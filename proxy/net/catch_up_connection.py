@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING
 
 from protocol import control, header
 from proxy.net.broker_connection import BrokerConnection
-from proxy.net.sasl_client import HASHES, find_scram_user
+from proxy.net.delegation_token import HASHES
+from proxy.net.sasl_client import find_scram_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable

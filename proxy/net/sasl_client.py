@@ -20,19 +20,20 @@ from typing import TYPE_CHECKING, Protocol
 
 from protocol import control
 from protocol.errors import ErrorCode
+from proxy.net.delegation_token import HASHES
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from protocol.primitives import Frame
     from proxy.config.model import UpstreamCredentials
+    from proxy.net.delegation_token import DelegationToken
 
     Call = Callable[[bytes], Awaitable[Frame]]
     """Sends a request frame, and returns the response frame."""
 
 HANDSHAKE_VERSION = 1
 AUTHENTICATE_VERSION = 2
-HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 MAX_ITERATIONS = 1_000_000
 """Most PBKDF2 iterations that a broker's challenge may ask for, since they run on the event loop.
 """
@@ -53,30 +54,6 @@ class AuthenticationRefused(Exception):
 
 class NoSasl(AuthenticationRefused):
     """The broker's listener takes no SaslHandshake: it has no SASL, or a session there has no end."""
-
-
-class DelegationToken:
-    """A delegation token's id and secret. Keeps the salted secret of the last salt, which takes 4,096 rounds of a
-    hash: the broker has one salt for all connections of a token.
-    """
-
-    __slots__ = ("_challenge", "_salted", "_secret", "mechanism", "token_id")
-
-    def __init__(self, token_id: str, secret: bytes, mechanism: str) -> None:
-        """`secret`: the token's HMAC. `mechanism`: a key of HASHES."""
-        self.token_id = token_id
-        self.mechanism = mechanism
-        self._secret = base64.b64encode(secret)  # DelegationToken.hmacAsBase64String
-        self._challenge: tuple[bytes, int] | None = None
-        self._salted = b""
-
-    def salt(self, salt: bytes, iterations: int) -> bytes:
-        """The salted secret (RFC 5802, SaltedPassword)."""
-        if self._challenge != (salt, iterations):
-            name = HASHES[self.mechanism]
-            self._salted = hashlib.pbkdf2_hmac(name, self._secret, salt, iterations)
-            self._challenge = salt, iterations
-        return self._salted
 
 
 class AuthenticatedLink(Protocol):

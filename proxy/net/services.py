@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from proxy.accounting.counters import Counters
     from proxy.config.model import Config, Limits, ListenerConfig, ListenerTls
     from proxy.net.byte_budget import ByteBudget
+    from proxy.net.delegation_token import DelegationToken
     from proxy.net.framed_transport import FramedTransport
     from proxy.net.response_order import Place
-    from proxy.net.sasl_client import DelegationToken
     from proxy.net.tls_handshakes import Handshakes
 
 

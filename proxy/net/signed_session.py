@@ -24,6 +24,7 @@ from proxy.net import sasl_client
 if TYPE_CHECKING:
     from protocol.primitives import Frame
     from proxy.net.broker_connection import BrokerConnection, Dial
+    from proxy.net.delegation_token import DelegationToken
     from proxy.net.framed_transport import FramedTransport
     from proxy.net.services import Signer
 
@@ -127,9 +128,7 @@ class SignedSession:
             "with the mechanism of delegationTokens.mechanism in its sasl.enabled.mechanisms",
         )
 
-    async def _sign_in(
-        self, dial: Dial, framed: FramedTransport, token: sasl_client.DelegationToken
-    ) -> None:
+    async def _sign_in(self, dial: Dial, framed: FramedTransport, token: DelegationToken) -> None:
         exchange = SaslExchange()
         transport = await dial.open(lambda: exchange)
         began_at = asyncio.get_running_loop().time()

@@ -15,10 +15,10 @@ import pytest
 from protocol.api import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from protocol.header import peek_request
 from proxy.config.model import UpstreamCredentials
+from proxy.net.delegation_token import DelegationToken
 from proxy.net.sasl_client import (
     MAX_ITERATIONS,
     AuthenticationRefused,
-    DelegationToken,
     authenticate,
     authenticate_token,
     find_scram_user,

@@ -15,7 +15,7 @@ from proxy.accounting.counters import Counters
 from proxy.net import signed_session
 from proxy.net.broker_connection import BrokerConnection, Dial
 from proxy.net.byte_budget import ByteBudget
-from proxy.net.sasl_client import DelegationToken
+from proxy.net.delegation_token import DelegationToken
 from proxy.net.signed_session import SignInRefused
 from tests.proxy.event_loop import PATIENCE_S, until
 from tests.proxy.token_broker import serve_tokens
