@@ -647,7 +647,7 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
         Metric(
             "forebay_disconnects_total",
             "counter",
-            "Client connections that ended otherwise, by cause",
+            "Client connections that ended otherwise, by cause; those that host rules refuse included",
             ("cause",),
         ),
         Metric(

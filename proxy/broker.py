@@ -29,6 +29,7 @@ from proxy.fetch.sessions.cache import SessionCache, SessionLimits
 from proxy.fetch.wakeups import WakeupBatch
 from proxy.identity.tokens import DelegationTokens
 from proxy.net.byte_budget import ByteBudget
+from proxy.net.host_limits import HostLimits
 from proxy.net.tls_handshakes import Handshakes
 from proxy.partitions.partition_row import RUN_ROWS
 from proxy.partitions.table import Partitions
@@ -96,6 +97,9 @@ class Broker:
         self.responses = ByteBudget(config.limits.response_memory_bytes, SMALL_BYTES)
         self.handshakes = Handshakes(self.counters.clients, config.limits.max_connections)
         self.sign_ins = DelegationTokens(self)
+        self.host_limits = HostLimits(
+            config.limits.connections_per_address, config.limits.connection_rate_per_address
+        )
         self.topics = Topics()
         self.age_clock = AgeClock()
         self.partitions = Partitions(

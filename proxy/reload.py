@@ -218,8 +218,12 @@ def apply_memory(broker: Broker, config: Config) -> None:
 
 
 def apply_connections(broker: Broker, config: Config) -> None:
-    """Set the limit of handshakes; listeners read that of connections at each one."""
-    broker.handshakes.set_limit(config.limits.max_connections)
+    """Set the limits of handshakes and of addresses; listeners read that of connections at each one."""
+    limits = config.limits
+    broker.handshakes.set_limit(limits.max_connections)
+    broker.host_limits.set_limits(
+        limits.connections_per_address, limits.connection_rate_per_address
+    )
 
 
 def apply_fetch_limits(broker: Broker, config: Config) -> None:
@@ -247,7 +251,14 @@ APPLY: Final[tuple[Part, ...]] = (
     Part(("cache.mode",), apply_cache_mode),
     Part(("cache.verifyRatio",), apply_verifier),
     Part(("limits.requestMemory", "limits.responseMemory"), apply_memory),
-    Part(("limits.maxConnections",), apply_connections),
+    Part(
+        (
+            "limits.maxConnections",
+            "limits.connectionsPerAddress",
+            "limits.connectionRatePerAddress",
+        ),
+        apply_connections,
+    ),
     Part(
         (
             "limits.parkedFetches",
@@ -304,6 +315,9 @@ APPLY: Final[tuple[Part, ...]] = (
     ),
     Part(
         (
+            "listeners[].allow",
+            "listeners[].deny",
+            "listeners[].trustedProxies",
             "listeners[].tls.certificateFile",
             "listeners[].tls.keyFile",
             "listeners[].tls.clientCaFile",

@@ -15,7 +15,9 @@ from metrics.collector import Sample
 from protocol.api import APIS
 from proxy.admin.http import RESERVED
 from proxy.build_info import find_commit
+from proxy.config.model import HELD_CONNECTIONS
 from proxy.fetch.principals import WAITS_LIMIT
+from proxy.net.host_limits import IDLE_LIMIT
 from proxy.replica_fetcher.topic_metadata import TOPICS_LIMIT
 from proxy.replica_fetcher.verifier import QUEUE_SAMPLES
 
@@ -368,6 +370,8 @@ def _limits(process: Process) -> Iterator[Sample]:
     yield Sample("forebay_fetch_sessions_evicted_total", (), sessions.evicted)
     queues = (
         ("connections", broker.counters.clients.active_connections, limits.max_connections),
+        ("addresses", len(broker.host_limits), IDLE_LIMIT + limits.max_connections),
+        ("held_connections", broker.host_limits.delayed, HELD_CONNECTIONS),
         ("handshakes", len(broker.handshakes), broker.handshakes.limit),
         (
             "admin_connections",

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from proxy.config.memory import Memory, find_filesystem_bytes
-from proxy.config.model import Config, ListenerConfig, UpstreamTls
+from proxy.config.model import HELD_CONNECTIONS, Config, ListenerConfig, UpstreamTls
 from proxy.config.units import MIB, Address, format_size, rough_size
 
 LARGEST_SECRET_BYTES = 64 * 1024
@@ -261,6 +261,14 @@ def explain_ciphers(ciphers: str) -> str:
     return ""
 
 
+def _check_hosts(config: Config, _: Memory) -> Iterator[Finding]:
+    for name, listener in _named(config):
+        if (listener.proxy_protocol == "v2") != (listener.trusted_proxies is not None):
+            yield _problem(
+                f"{name}: proxyProtocol `v2` and trustedProxies go together; set both or neither"
+            )
+
+
 def _check_credentials(config: Config, _: Memory) -> Iterator[Finding]:
     for name, listener in _named(config):
         own = listener.upstream_credentials
@@ -381,6 +389,8 @@ def _check_limits(config: Config, _: Memory) -> Iterator[Finding]:
     needed = (
         sockets * limits.max_connections + config.admin.max_connections + _FILES_BESIDE_CONNECTIONS
     )
+    if limits.connection_rate_per_address:
+        needed += HELD_CONNECTIONS
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if hard != resource.RLIM_INFINITY and hard < needed:
         yield _warning(
@@ -451,6 +461,7 @@ RULES: tuple[Callable[[Config, Memory], Iterator[Finding]], ...] = (
     _check_pass_through,
     _check_delegation_tokens,
     _check_tls,
+    _check_hosts,
     _check_credentials,
     _check_files,
     _check_admin,

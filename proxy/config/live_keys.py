@@ -42,6 +42,7 @@ RESTART: Final[dict[str, str]] = {
     "listeners[].upstream": _BROKER,
     "listeners[].catchUpUpstream": _BROKER,
     "listeners[].passThrough": _LISTENERS,
+    "listeners[].proxyProtocol": "open connections began with a header, or without one",
     "listeners[].allowSharedIdentity": _IDENTITY,
     "listeners[].tls.clientAuth": _IDENTITY,
     "listeners[].tls.principalFrom": _IDENTITY,

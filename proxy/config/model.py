@@ -17,6 +17,7 @@ from pydantic import Field, StringConstraints
 from proxy.config.admin import Admin
 from proxy.config.delegation_tokens import DelegationTokensConfig, PrincipalRulesText
 from proxy.config.isolation import Isolation
+from proxy.config.networks import NetworkList
 from proxy.config.process import Log, Shutdown, SupervisorConfig
 from proxy.config.section import Name, Path, Section
 from proxy.config.throttle import ThrottleConfig
@@ -39,6 +40,7 @@ from proxy.config.units import (
 )
 
 LARGEST_FRAME_BYTES = (1 << 31) - 1  # Kafka's length prefix is an int32
+HELD_CONNECTIONS = 256  # those above connectionRatePerAddress that are held before they are closed
 
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
 
@@ -149,6 +151,26 @@ class ListenerConfig(Section):
         description="Pass all bytes to `upstream` and back unread, without cache: TLS and client "
         "certificates stay between client and broker. Takes no key beside `name`, `listen` and "
         "`upstream`.",
+    )
+    allow: NetworkList | None = Field(
+        default=None,
+        description="Networks whose clients are accepted, separated by commas (`10.0.0.0/8, 2001:db8::/32`); others"
+        " are closed at once and counted. Unset: all. Pipes of the supervisor follow it, too.",
+    )
+    deny: NetworkList | None = Field(
+        default=None,
+        description="Networks whose clients are closed at once and counted, also where `allow` has them.",
+    )
+    proxy_protocol: Literal["none", "v2"] = Field(
+        default="none",
+        description="`v2`: each connection begins with a header of the PROXY protocol, version 2, before TLS. The "
+        "address in it is the client's: in logs, lists and limits. Without one within 10 s the connection is "
+        "closed and counted. A worker must run: without one, such connections are closed, not piped.",
+    )
+    trusted_proxies: NetworkList | None = Field(
+        default=None,
+        description="Networks of the load balancers that send the header of `proxyProtocol`; others are closed at "
+        "once and counted. Required with `proxyProtocol`.",
     )
     allow_shared_identity: bool = Field(
         default=False,
@@ -309,6 +331,22 @@ class Limits(Section):
         description="Client connections of all listeners, TLS handshakes included. Further ones are "
         "closed at once and counted. An eighth of them may be in their handshake, for 10 "
         "s; beyond that the oldest handshake is closed.",
+    )
+    connections_per_address: Count = Field(
+        default=0,
+        ge=0,
+        le=1_000_000,
+        description="Connections that one client address has open, on all listeners, as max.connections.per.ip of a "
+        "broker, which sees Forebay's address alone. An IPv6 address stands for its /64. Further ones are "
+        "closed at once and counted. 0: no limit.",
+    )
+    connection_rate_per_address: Count = Field(
+        default=0,
+        ge=0,
+        le=1_000_000,
+        description="New connections of one client address per second, as connection_creation_rate of a broker "
+        "(KIP-612); ten seconds' worth at once. Further ones are held for up to 1 s, closed and counted. 0: no "
+        "limit.",
     )
     pipelined_requests: Count = Field(
         default=100,

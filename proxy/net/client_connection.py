@@ -38,7 +38,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("forebay.client")
 
-BOUNDS = frozenset({"request_memory", "response_memory", "too_many_connections"})
+BOUNDS = frozenset(
+    {
+        *("request_memory", "response_memory", "too_many_connections"),
+        *("denied_address", "connections_per_address", "connection_rate"),
+    }
+)
 """Causes of an end that are no connection errors: the client was in the way of others at a limit."""
 UNSIGNED_FRAME_BYTES = 512 << 10
 """Largest frame that a broker takes before authentication (sasl.server.max.receive.size)."""

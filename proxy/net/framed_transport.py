@@ -180,7 +180,7 @@ class FramedTransport(asyncio.Protocol):
         """The same descriptor while nothing waits to be sent, so that a direct write keeps the
         order; else -1.
         """
-        self.peer = ""
+        self.peer = ""  # "host:port" of the other end; what a proxy has named stays
         self.frames = 0
         self.pieces = 0
         """Number of pieces that the kernel did not take at once, and has taken since."""
@@ -213,7 +213,8 @@ class FramedTransport(asyncio.Protocol):
         is_plain = transport.get_extra_info("ssl_object") is None
         self._transport.set_write_buffer_limits(high=0 if is_plain else 1, low=0)
         self.plain_fd = transport.get_extra_info("socket").fileno() if is_plain else -1
-        self.peer = "{}:{}".format(*(transport.get_extra_info("peername") or ("?", 0))[:2])
+        if not self.peer:
+            self.peer = "{}:{}".format(*(transport.get_extra_info("peername") or ("?", 0))[:2])
         if self._closed:
             self._transport.abort()
             return

@@ -11,21 +11,27 @@ import asyncio
 import logging
 import ssl
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 
+from proxy.config.networks import parse_address
 from proxy.net.broker_connection import Dial
 from proxy.net.client_connection import ClientConnection
+from proxy.net.host_rules import ADMITTED, TOO_MANY, HostRules, HostVerdict
 from proxy.net.services import Kept, Services
-from proxy.net.tls_handshakes import TlsServer
+from proxy.net.tls_handshakes import RefusedClient, TlsServer
 from proxy.sockets import BACKLOG, end_vanished, find_address
 from proxy.tls_context import build_client_context, build_server_context, naming_files
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from proxy.config.model import Limits, ListenerConfig
+    from proxy.config.networks import IpAddress
     from proxy.config.units import Address
+    from proxy.net.proxy_protocol import ProxiedPeer
+    from proxy.net.tls_handshakes import Made
 
 log = logging.getLogger("forebay.listener")
 
@@ -68,6 +74,10 @@ class Listener(Generic[Services, Kept]):
         self.links: dict[ClientConnection[Services, Kept], None] = {}
         self.tended: dict[ClientConnection[Services, Kept], None] = {}
         """Connections with a pending timeout, for the janitor, which also removes them."""
+        self.hosts = HostRules(config, broker.host_limits, broker.now)
+        self._met: dict[ClientConnection[Services, Kept], IpAddress | None] = {}
+        """Connections that were judged before their handshake, until they are made, and their addresses.
+        """
         self.wants_sasl = False
         """Whether the broker has accepted a SASL exchange here, a client's or Forebay's own. A
         broker's listener without SASL refuses the handshake (KafkaApis.handleSaslHandshakeRequest).
@@ -93,12 +103,12 @@ class Listener(Generic[Services, Kept]):
         """
         loop = asyncio.get_running_loop()
         context = build_listener_context(self.config)
-        if context is None:
+        if context is None and not self.hosts.is_proxied:
             self._servers += [
                 await loop.create_server(self._accept, sock=one, backlog=BACKLOG) for one in sockets
             ]
         else:
-            server = TlsServer(self.broker.handshakes, context, self._accept_tls)
+            server = TlsServer(self.broker.handshakes, context, self._accept_tls, self._find_first)
             server.start(sockets)
             self._servers.append(server)
         self._sockets, self.bound = sockets, find_address(sockets)
@@ -125,12 +135,18 @@ class Listener(Generic[Services, Kept]):
         """
         self.config = settings.config
         self.set_dials(settings.dial, settings.catch_up_dial)
+        self.hosts.set_lists(settings.config)
         if settings.server_context is not None:
             self.set_context(settings.server_context)
         for one in self._sockets:
             end_vanished(one, limits.idle_timeout_s)
         for link in list(self.links):
             link.set_limits(limits)
+            self.hosts.count(link, link.host)
+
+    def _begin(self, principal: str | None = None) -> ClientConnection[Services, Kept]:
+        self.accepted += 1
+        return ClientConnection(self, self.accepted, principal)
 
     def set_dials(self, dial: Dial, catch_up_dial: Dial | None) -> None:
         """Reach the broker by other dials, for clients that connect from now on."""
@@ -142,14 +158,19 @@ class Listener(Generic[Services, Kept]):
             if isinstance(server, TlsServer):
                 server.set_context(context)
 
-    def _accept(self, principal: str | None = None) -> asyncio.BaseProtocol:
-        self.accepted += 1
-        link = ClientConnection(self, self.accepted, principal)
-        return link.framed
+    def _accept(self) -> asyncio.BaseProtocol:
+        return self._begin().framed
 
     def _accept_tls(self, transport: asyncio.Transport) -> None:
-        """Make a connection for a client that has finished its TLS handshake. One whose certificate
-        gives no principal is closed, where that would be its identity.
+        """Make a connection for a client that has finished its TLS handshake."""
+        link = self._identify(transport)
+        if link is not None:
+            transport.set_protocol(link.framed)
+            link.framed.connection_made(transport)
+
+    def _identify(self, transport: asyncio.Transport) -> ClientConnection[Services, Kept] | None:
+        """The connection of a client that has finished what comes before its first request. None: its
+        certificate gives no principal, where that would be its identity, and it is closed.
         """
         principal = None
         if self.config.tls is not None and self.config.signs_in_for_clients:
@@ -163,10 +184,36 @@ class Listener(Generic[Services, Kept]):
                     extra={"listener": self.name, "reason": f"{error}"},
                 )
                 transport.abort()
-                return
-        protocol = self._accept(principal)
-        transport.set_protocol(protocol)
-        protocol.connection_made(transport)
+                return None
+        return self._begin(principal)
+
+    def _find_first(self) -> Callable[[socket.socket], Awaitable[Made]] | None:
+        """What comes before the handshake of a connection; None: nothing."""
+        return self._meet if self.hosts.is_proxied or self.hosts.is_active else None
+
+    async def _meet(self, client: socket.socket) -> Made:
+        """Judge a client by its address, or by that in its PROXY header. Raises RefusedClient."""
+        try:
+            peer = await self.hosts.meet(client)
+        except RefusedClient as refusal:
+            fields = {"listener": self.name, "cause": refusal.cause, "reason": str(refusal)}
+            log.warning("closing a client before its first request", extra=fields)
+            raise
+        return partial(self._accept_met, peer, parse_address(client.getpeername()[0]))
+
+    def _accept_met(
+        self, peer: ProxiedPeer | None, address: IpAddress | None, transport: asyncio.Transport
+    ) -> None:
+        """`_accept_tls` for a client that was judged, by what `peer` says or by its own `address`."""
+        link = self._identify(transport)
+        if link is None:
+            return
+        if peer is not None and not peer.is_local:
+            link.framed.peer = str(peer)
+        self._met[link] = address if peer is None else peer.address
+        transport.set_protocol(link.framed)
+        link.framed.connection_made(transport)
+        self._met.pop(link, None)
 
     def opened(self, link: ClientConnection[Services, Kept]) -> None:
         """Add `link`, which is counted as active already, or close it above
@@ -179,9 +226,29 @@ class Listener(Generic[Services, Kept]):
         ):
             link.close("too_many_connections", "closing a client at limits.maxConnections")
             return
+        if (self._met or self.hosts.is_active) and not self._admit(link):
+            return
         self.links[link] = None
         if self._stopping:  # it was accepted before
             link.finish()
+
+    def _admit(self, link: ClientConnection[Services, Kept]) -> bool:
+        """Judge a connection that was not judged before its handshake, and count it for its address. False:
+        it is closed, now or after a delay.
+        """
+        verdict = ADMITTED
+        if link in self._met:
+            address = self._met.pop(link)
+        else:
+            address = parse_address(link.host)
+            verdict = self.hosts.judge(address)
+        if not verdict.cause and not self.hosts.enter(link, address):
+            verdict = HostVerdict(TOO_MANY)
+        if verdict.cause:
+            blame = "closing a client by the rules for its address"
+            link.framed.hold_reading(self.hosts)
+            self.hosts.hold(verdict.delay_s, partial(link.close, verdict.cause, blame))
+        return not verdict.cause
 
     def saw_sasl(self) -> None:
         """Note that the broker wants SASL here."""
@@ -194,6 +261,7 @@ class Listener(Generic[Services, Kept]):
     def closed(self, link: ClientConnection[Services, Kept]) -> None:
         """Remove `link`, which is closed."""
         self.links.pop(link, None)
+        self.hosts.leave(link)
         self.tended.pop(link, None)
         self._note_drained()
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from proxy.net.byte_budget import ByteBudget
     from proxy.net.delegation_token import DelegationToken
     from proxy.net.framed_transport import FramedTransport
+    from proxy.net.host_limits import HostLimits
     from proxy.net.response_order import Place
     from proxy.net.tls_handshakes import Handshakes
 
@@ -181,6 +182,10 @@ class ConnectionServices(NetServices, Protocol):
     @property
     def sign_ins(self) -> SignIns:
         """How Forebay signs in as clients' principals."""
+
+    @property
+    def host_limits(self) -> HostLimits:
+        """The limits by address."""
 
     def stores_on(self, listener: ListenerConfig) -> bool:
         """Whether what passes on this listener is stored, and served or observed."""

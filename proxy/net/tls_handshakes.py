@@ -19,9 +19,12 @@ from proxy.sockets import accept_clients
 if TYPE_CHECKING:
     import socket
     import ssl
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from proxy.accounting.counters import ClientCounts
+
+    Made = Callable[[asyncio.Transport], None]
+    First = Callable[[socket.socket], Awaitable[Made]]
 
 log = logging.getLogger("forebay.listener")
 
@@ -30,12 +33,20 @@ SHARE = 8
 """At most one in SHARE connections may be in its handshake."""
 
 
+class RefusedClient(OSError):
+    """A client is refused before its handshake. `cause` labels the counter."""
+
+    def __init__(self, cause: str, reason: str = "") -> None:
+        super().__init__(reason or cause)
+        self.cause = cause
+
+
 class Handshake(asyncio.Protocol):
     """The protocol of a socket during its handshake. `made` gets the transport when the handshake
     has succeeded.
     """
 
-    def __init__(self, made: Callable[[asyncio.Transport], None]) -> None:
+    def __init__(self, made: Made) -> None:
         self._made = made
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -67,11 +78,13 @@ class Handshakes:
     def begin(
         self,
         client: socket.socket,
-        context: ssl.SSLContext,
-        made: Callable[[asyncio.Transport], None],
+        context: ssl.SSLContext | None,
+        made: Made,
+        first: First | None = None,
     ) -> None:
         """Start a handshake with `client`, or close it if all connections are in use. `made` gets
-        its transport after success.
+        its transport after success. `context` None: there is no TLS. `first`: what comes before TLS;
+        it returns the function that is called instead of `made`.
         """
         if self.is_full:
             self._end("too_many_connections")
@@ -83,19 +96,30 @@ class Handshakes:
             del self._under_way[oldest]
             self._end("too_many_handshakes")
             oldest.cancel()
-        task = asyncio.get_running_loop().create_task(self._run_handshake(client, context, made))
+        task = asyncio.get_running_loop().create_task(
+            self._run_handshake(client, context, made, first)
+        )
         self._under_way[task] = None
         task.add_done_callback(self._over)
 
     async def _run_handshake(
         self,
         client: socket.socket,
-        context: ssl.SSLContext,
-        made: Callable[[asyncio.Transport], None],
+        context: ssl.SSLContext | None,
+        made: Made,
+        first: First | None,
     ) -> None:
-        """Run one handshake. From here on the transport owns the socket and closes it in any case."""
+        """Run one handshake, after `first`. From then on the transport owns the socket and closes it in
+        any case.
+        """
         task = asyncio.current_task()
         assert task is not None
+        if first is not None:
+            try:
+                made = await first(client)
+            except BaseException:
+                client.close()
+                raise
 
         def succeeded(transport: asyncio.Transport) -> None:
             if self._under_way.pop(task, False) is None:
@@ -104,13 +128,16 @@ class Handshakes:
                 transport.abort()
 
         await asyncio.get_running_loop().connect_accepted_socket(
-            lambda: Handshake(succeeded), client, ssl=context, ssl_handshake_timeout=TIMEOUT_S
+            lambda: Handshake(succeeded),
+            client,
+            ssl=context,
+            ssl_handshake_timeout=None if context is None else TIMEOUT_S,
         )
 
     def _over(self, task: asyncio.Task[None]) -> None:
-        if self._under_way.pop(task, False) is None:
-            self._end("handshake")
         error = None if task.cancelled() else task.exception()
+        if self._under_way.pop(task, False) is None:
+            self._end(error.cause if isinstance(error, RefusedClient) else "handshake")
         if error is not None and not isinstance(error, OSError):
             log.error("a handshake failed", exc_info=error)
 
@@ -124,17 +151,22 @@ class Handshakes:
 
 
 class TlsServer:
-    """Accepts TLS clients on one address. `made` gets the transport of each finished handshake."""
+    """Accepts clients of TLS, or whose connections begin with something else than a frame, on one address.
+    `made` gets the transport of each finished handshake.
+    """
 
     def __init__(
         self,
         handshakes: Handshakes,
-        context: ssl.SSLContext,
-        made: Callable[[asyncio.Transport], None],
+        context: ssl.SSLContext | None,
+        made: Made,
+        find_first: Callable[[], First | None] = lambda: None,
     ) -> None:
+        """`find_first`: asked at each connection for what comes before its TLS, see `Handshakes.begin`."""
         self._handshakes = handshakes
         self._context = context
         self._made = made
+        self._find_first = find_first
         self._sockets: Sequence[socket.socket] = ()
         self._accepting: list[asyncio.Task[None]] = []
 
@@ -153,7 +185,7 @@ class TlsServer:
         self._context = context
 
     def _take(self, client: socket.socket) -> None:
-        self._handshakes.begin(client, self._context, self._made)
+        self._handshakes.begin(client, self._context, self._made, self._find_first())
 
     def close(self) -> None:
         """Stop accepting, and close the listening sockets. Handshakes under way continue."""

@@ -14,6 +14,7 @@ import random
 from functools import partial
 from typing import TYPE_CHECKING
 
+from proxy.config.networks import HostLists, parse_address
 from proxy.pipe import Carried, Pipe, connect
 from proxy.sockets import accept_clients
 from proxy.supervisor.figures import PIPES, PIPES_REFUSED, PIPES_TOTAL
@@ -31,6 +32,8 @@ log = logging.getLogger("forebay.pipes")
 
 def find_obstacle(listener: ListenerConfig) -> str:
     """Why a listener's clients cannot be piped to the broker; "" if they can."""
+    if listener.proxy_protocol != "none":
+        return "its clients begin with a header that the broker does not read"
     if listener.tls is not None:
         return "TLS of its clients ends at Forebay"
     return "TLS to the broker begins at Forebay" if listener.upstream_tls.enabled else ""
@@ -49,6 +52,9 @@ class Pipes:
             for one in each
         ]
         self._limits = config.limits
+        self._lists = {
+            entry.name: HostLists(entry.allow or (), entry.deny or ()) for entry in config.listeners
+        }
         self._max_age_s = config.supervisor.pipe_max_age_s
         self._accepting: list[asyncio.Task[None]] = []
         self._pipes: set[asyncio.Task[None]] = set()
@@ -110,7 +116,8 @@ class Pipes:
 
     def _take(self, entry: ListenerConfig, client: socket.socket) -> None:
         self._figures[PIPES_TOTAL,] += 1
-        if find_obstacle(entry) or len(self._pipes) >= self._limits.max_connections:
+        is_refused = find_obstacle(entry) or not self._is_admitted(entry, client)
+        if is_refused or len(self._pipes) >= self._limits.max_connections:
             self._figures[PIPES_REFUSED,] += 1
             client.close()
             return
@@ -118,6 +125,16 @@ class Pipes:
         self._pipes.add(pipe)
         pipe.add_done_callback(self._forget)
         self._figures[PIPES,] = len(self._pipes)
+
+    def _is_admitted(self, entry: ListenerConfig, client: socket.socket) -> bool:
+        """Whether the listener's `allow` and `deny` let the client in; False also if it has gone."""
+        lists = self._lists[entry.name]
+        if not lists:
+            return True
+        try:
+            return lists.admits(parse_address(client.getpeername()[0]))
+        except OSError:
+            return False
 
     def _forget(self, pipe: asyncio.Task[None]) -> None:
         self._pipes.discard(pipe)

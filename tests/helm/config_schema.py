@@ -49,6 +49,8 @@ def _schema_of(annotation: Any) -> dict[str, Any]:
         return options[0] | {"type": [options[0]["type"], "null"]}
     if origin is Literal:
         return {"type": "string", "enum": list(arguments)}
+    if origin is tuple and arguments[0] is str:
+        return {"type": "string"}  # separated by commas (config/networks.py)
     if origin is tuple:
         item = build_config_schema(arguments[0])
         required = [

@@ -83,7 +83,8 @@ class Front:
 
 
 @asynccontextmanager
-async def front(settings=OFF, has_log=True, tls=None, listeners=1):
+async def front(settings=OFF, has_log=True, tls=None, listeners=1, more=None):
+    """`more`: further keys of each listener."""
     broker = PlayedBroker()
     server = await asyncio.start_server(broker.accept, "127.0.0.1", 0)
     upstream = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
@@ -92,6 +93,7 @@ async def front(settings=OFF, has_log=True, tls=None, listeners=1):
         entry = {"name": "l", "listen": "127.0.0.1:0", "upstream": upstream} | (
             {"tls": tls} if tls else {}
         )
+        entry |= more or {}
         entries = [entry | {"name": f"l{number}"} for number in range(listeners)]
         path.write_text(
             json.dumps({"listeners": entries, "admin": {"listen": "127.0.0.1:0"}, **settings})

@@ -441,3 +441,10 @@ def test_disks_of_the_throttle_can_be_told_apart(disks: list[Disk], refused: str
 def test_the_throttles_floor_is_below_its_ceiling(floor_bytes: int, refused: bool) -> None:
     problems = found(throttle=ThrottleConfig(floor_bytes=floor_bytes, ceiling_bytes=MIB)).problems
     assert bool(problems) == refused
+
+
+def test_header_of_a_proxy_needs_proxies_that_are_trusted() -> None:
+    for wrong in ({"proxy_protocol": "v2"}, {"trusted_proxies": ("10.0.0.0/8",)}):
+        (problem,) = found(listener(**wrong)).problems
+        assert "proxyProtocol `v2` and trustedProxies go together" in problem
+    assert not found(listener(proxy_protocol="v2", trusted_proxies=("10.0.0.0/8",))).problems

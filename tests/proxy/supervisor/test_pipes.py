@@ -215,3 +215,31 @@ async def test_clients_of_a_listener_with_tls_are_closed(tmp_path: Path) -> None
     toward = build_config({("listeners", 0, "upstreamTls", "enabled"): "true"}).listeners[0]
     assert find_obstacle(toward) == "TLS to the broker begins at Forebay"
     assert find_obstacle(build_config().listeners[0]) == ""
+
+
+@pytest.mark.parametrize(
+    ("lists", "is_piped"),
+    [
+        ({"deny": "127.0.0.0/8"}, False),
+        ({"allow": "192.0.2.0/24"}, False),
+        ({"allow": "127.0.0.0/8", "deny": "127.0.0.2"}, True),
+    ],
+)
+async def test_lists_of_a_listener_hold_for_pipes(lists: dict[str, str], is_piped: bool) -> None:
+    settings: dict[KeyPath, str] = {("listeners", 0, key): value for key, value in lists.items()}
+    async with standing(settings) as stand:
+        reader, writer = await stand.connect()
+        if is_piped:
+            writer.write(b"bytes")
+            assert await reader.readexactly(5) == b"bytes"
+        else:
+            assert await reader.read(-1) == b""
+        assert [stand.figure(name) for name in (PIPES_TOTAL, PIPES_REFUSED)] == [1, not is_piped]
+        writer.close()
+
+
+def test_clients_behind_a_header_cannot_be_piped() -> None:
+    keys = {"proxyProtocol": "v2", "trustedProxies": "127.0.0.1"}
+    settings: dict[KeyPath, str] = {("listeners", 0, key): value for key, value in keys.items()}
+    obstacle = find_obstacle(build_config(settings).listeners[0])
+    assert obstacle == "its clients begin with a header that the broker does not read"
