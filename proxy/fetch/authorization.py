@@ -331,7 +331,7 @@ class Authorization:
             ],
         )
         rights = self.rights
-        question = rights.ask(topics, asked_at)
+        question = rights.ask(topics, asked_at, not self._link.upstream.unanswered)
 
         def on_answer(answer: Frame | None) -> None:
             if answer is not None:

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from proxy.partitions.table import Partition
     from proxy.partitions.topics import Topics
 
+LONG_WAIT = 0.5
+"""Share of `cache.authorizeEvery`: a longer poll at the broker gives no right that is worth having."""
 UNAUTHORIZED = "unauthorized-yet"
 """Reason of a miss: the client's right to the topic is not proven."""
 
@@ -173,14 +175,16 @@ def find_unproven(
     """Return topics whose right must be proven before anything is read, each with one partition.
 
     A listed topic fulfils two conditions. This connection has no valid right to it, and the Fetch
-    asks for bytes that are stored or on their way, or for history that is fetched separately. A
-    Fetch with a rack id lists none: the broker must answer it.
+    asks for bytes that are stored or on their way, or for history that is fetched separately, or
+    it would wait at the broker for so long that its answer were too old to give a right. A Fetch
+    with a rack id lists none: the broker must answer it.
     """
     link, request = fetch.link, fetch.request
     found: dict[str | bytes, Partition] = {}
     if request.rack_id:
         return found
     broker = link.broker
+    waits_long = request.max_wait_ms / 1000 >= broker.config.cache.authorize_every_s * LONG_WAIT
     for asked in partitions:
         if asked.topic in found or link.handlers.authorization.allows(asked.topic, now):
             continue
@@ -198,6 +202,7 @@ def find_unproven(
             or status.state is IN_TRANSIT
             or (status.state is UNCONFIRMED and _is_stored(broker.cache, asked, partition))
             or is_history
+            or (waits_long and status.state is AT_END)
         ):
             found[asked.topic] = partition
     return found

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     Topics = Mapping[str | bytes, Partition]
 
 WAIT_S = 0.25
-"""How long a connection relies on the question of another. An honest broker answers within milliseconds; but
-the other connection may stand behind a long poll, or its client may not read.
+"""How long a connection relies on the question of another. A broker answers within milliseconds; but the
+other connection's client may not read, and then its broker is not read either.
 """
 WAITS_LIMIT = 10_000
 """Fetches that wait for questions of other connections. Further ones ask themselves."""
@@ -46,12 +46,13 @@ class PrincipalKey(NamedTuple):
 class Question:
     """A Fetch that asks the broker about topics, and the Fetches of other connections that wait for it."""
 
-    __slots__ = ("asked_at", "topics", "waits")
+    __slots__ = ("asked_at", "is_prompt", "topics", "waits")
 
-    def __init__(self, topics: frozenset[str | bytes], asked_at: float) -> None:
-        """`asked_at`: when it was sent, in seconds."""
+    def __init__(self, topics: frozenset[str | bytes], asked_at: float, is_prompt: bool) -> None:
+        """`asked_at`: when it was sent, in seconds. `is_prompt`: no request was before it on its connection."""
         self.topics = topics
         self.asked_at = asked_at
+        self.is_prompt = is_prompt
         self.waits: dict[Wait, None] = {}
 
 
@@ -125,9 +126,11 @@ class PrincipalRights:
         return True
 
     def find_question(self, topics: Topics, now: float) -> Question | None:
-        """Return the open question that names all `topics` and was sent in the last WAIT_S; None: there is none."""
+        """Return the open question that names all `topics`, was sent in the last WAIT_S and stands behind no
+        other request; None: there is none.
+        """
         question = self.questions.get(next(iter(topics)))
-        if question is None or now - question.asked_at >= WAIT_S:
+        if question is None or not question.is_prompt or now - question.asked_at >= WAIT_S:
             return None
         return question if question.topics.issuperset(topics) else None
 
@@ -136,9 +139,9 @@ class PrincipalRights:
         question = self.questions.get(topic)
         return question is not None and now - question.asked_at < WAIT_S
 
-    def ask(self, topics: Topics, now: float) -> Question:
+    def ask(self, topics: Topics, now: float, is_prompt: bool) -> Question:
         """Note a question that is sent now. Call `Principals.end` with it in any case."""
-        question = Question(frozenset(topics), now)
+        question = Question(frozenset(topics), now, is_prompt)
         for topic in topics:
             self.questions[topic] = question
         return question

@@ -18,6 +18,8 @@ PERIOD_S = 60.0
 class Upstream:
     """Keeps what is sent, for the test to answer."""
 
+    unanswered = 0
+
     def __init__(self):
         self.sent = []
 

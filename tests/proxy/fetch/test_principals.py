@@ -49,14 +49,20 @@ class Scene:
         self.questions: list[Question] = []
 
     def connect(
-        self, identity=None, listener="default", stores=True, send: Any = None, principal=None
+        self,
+        identity=None,
+        listener="default",
+        stores=True,
+        send: Any = None,
+        unanswered=0,
+        principal=None,
     ):
         link = stand_in(
             SimpleNamespace(
                 broker=self.broker,
                 principal=principal,
                 client_id="reader",
-                upstream=SimpleNamespace(send=send or self.send),
+                upstream=SimpleNamespace(send=send or self.send, unanswered=unanswered),
                 stores=stores,
                 listener=SimpleNamespace(name=listener),
             )
@@ -397,6 +403,18 @@ def test_those_who_wait_for_long_ask_themselves(scene):
     assert heard == ([], [True]) and scene.allows(slow)
     scene.answer()
     assert heard == ([True], [True])
+
+
+def test_nobody_waits_for_a_question_behind_a_long_poll(scene):
+    """A broker works on one request of a connection at a time."""
+    busy, other, third = (
+        scene.connect(ALICE, unanswered=1),
+        scene.connect(ALICE),
+        scene.connect(ALICE),
+    )
+    for rights in (busy, other, third):
+        scene.prove(rights)
+    assert len(scene.questions) == 2 and scene.broker.principals.waiting == 1
 
 
 def test_connection_that_ends_while_it_waits_is_told_once(scene):

@@ -53,7 +53,7 @@ class Scene:
                 used=lambda *args: self.used.append(args),
                 rights=SimpleNamespace(version=0, until={"t": 1e9}),
                 ends_at=1e9,
-                allows=lambda topic, now: now < self.link.authorization.rights.until[topic],
+                allows=lambda _topic, now: now < 1e9,
             ),
             Reads(),
         )
@@ -227,11 +227,11 @@ def test_rights_that_are_short_are_renewed_in_time(monkeypatch):
 def test_all_are_evaluated_when_a_right_or_its_session_has_ended(scene, ends):
     """Nothing is woken by that: the client would be told of no error until the next look at all."""
     authorization = scene.link.authorization
+    authorization.allows = lambda _topic, now: now < 3.0
     if ends == "right":
         authorization.rights.until["t"] = 3.0
     else:
         authorization.ends_at = 3.0
-        authorization.allows = lambda _topic, now: now < 3.0
     scene.look()
     assert scene.look(2.9) == ([], 0)
     assert scene.look(3.0) == ([], COUNT)
