@@ -1,26 +1,34 @@
-"""HDFS and a Spark standalone cluster on this machine, for tests.
+"""A store and a Spark standalone cluster on this machine, for tests.
 
-Owns their processes: a NameNode and a DataNode from Hadoop's jar, a Master and Workers from PySpark's. Must not know
-what runs on them. Invariants: workers share HDFS with the driver and none of its directories, for each worker has a
-mount namespace of its own in which `hidden` is empty; all processes end with the block.
+Owns their processes: a NameNode and a DataNode from Hadoop's jar, or an S3 endpoint (moto's server); a Master and
+Workers from PySpark's jars. Must not know what runs on them. Invariants: workers share the store with the driver and
+none of its directories, for each worker has a mount namespace of its own in which `hidden` is empty; all processes end
+with the block.
 """
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import json
 import os
+import shutil
 import subprocess
+import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import quote
 
 import pyspark
 
 from spark_audit.session import find_java
-from tests.kit.broker.jars import locked_jars
+from tests.kit.broker.jars import cache_home, locked_jars
 from tests.kit.broker.ports import lease_port
 from tests.kit.broker.process import JVM_FLAGS, JavaProcess
 
@@ -28,6 +36,14 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 HADOOP = "hadoop-3.5.0"
+S3_CLIENT = "hadoop-aws-3.5.0"
+BUCKET = "audit"
+STORES = ("hdfs", "s3")
+SIGNED = (
+    "AWS4-HMAC-SHA256 Credential=anyone/20260101/us-east-1/s3/aws4_request, SignedHeaders=host,"
+    " Signature=0"
+)
+"""Whose objects they are; moto asks for no more, HDFS for nothing."""
 HOST = "127.0.0.1"
 SPARK_HOME = Path(pyspark.__path__[0])
 PATIENCE_S = 240.0
@@ -63,21 +79,117 @@ def _ask(port: int, path: str) -> Any:
         return None
 
 
-class Cluster:
-    """Up while its block runs. `hidden`: a directory that no worker sees."""
+def _jars_of(name: str) -> Path:
+    return locked_jars(name, Path(__file__).with_name(f"{name}.lock").read_text())
 
-    def __init__(self, directory: Path, hidden: Path) -> None:
-        self._directory, self._hidden = directory, hidden
+
+def moto_packages() -> Path:
+    """The directory with moto and what it needs, of the pinned bytes, fetched once into the user's cache: it asks for
+    older packages than the project's own.
+    """
+    lock = Path(__file__).with_name("moto.lock")
+    home = cache_home()
+    target = home / f"moto-{hashlib.sha256(lock.read_bytes()).hexdigest()[:12]}"
+    with (home / ".moto-lock").open("w") as guard:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        if not target.is_dir():
+            staging = Path(tempfile.mkdtemp(prefix=".moto-", dir=home))
+            install = ["pip", "install", "-q", "--require-hashes", "-r", str(lock)]
+            command = [sys.executable, "-m", *install, "--target", str(staging / "packages")]
+            try:
+                subprocess.run(command, check=True, capture_output=True, text=True)
+                (staging / "packages").rename(target)
+            finally:
+                shutil.rmtree(staging)
+    return target
+
+
+def _request(url: str, method: str, content: bytes | None) -> Any:
+    """FileNotFoundError: the store has no such file."""
+    asked = urllib.request.Request(url, data=content, method=method)
+    asked.add_header("Content-Type", "application/octet-stream")
+    asked.add_header("Authorization", SIGNED)
+    try:
+        return urllib.request.urlopen(asked, timeout=60)
+    except urllib.error.HTTPError as error:
+        if error.code == HTTPStatus.NOT_FOUND:
+            raise FileNotFoundError(url) from error
+        raise
+
+
+class Cluster:
+    """Up while its block runs. `hidden`: a directory that no worker sees; `store`: one of STORES."""
+
+    def __init__(self, directory: Path, hidden: Path, store: str) -> None:
+        self._directory, self._hidden, self._store = directory, hidden, store
         self._stack = ExitStack()
         self._java = str(find_java().home / "bin" / "java")
         self._processes: list[JavaProcess] = []
-        names = ("hdfs", "hdfs_http", "data", "data_http", "data_ipc", "spark", "spark_http")
+        names = ("hdfs", "hdfs_http", "data", "data_http", "data_ipc", "s3", "spark", "spark_http")
         self._ports = {name: self._stack.enter_context(lease_port()).port for name in names}
 
     @property
-    def hdfs(self) -> str:
-        """The root of the file system."""
+    def root(self) -> str:
+        """Where workers and driver may write."""
+        return f"s3a://{BUCKET}" if self._store == "s3" else self._hdfs
+
+    @property
+    def _hdfs(self) -> str:
         return f"hdfs://{HOST}:{self._ports['hdfs']}"
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What Spark needs to reach the store."""
+        if self._store != "s3":
+            return {}
+        said = {
+            "endpoint": f"http://{HOST}:{self._ports['s3']}",
+            "endpoint.region": "us-east-1",
+            "connection.ssl.enabled": "false",
+            "path.style.access": "true",
+            "access.key": "anyone",
+            "secret.key": "nothing",
+        }
+        jars = sorted(str(path) for path in _jars_of(S3_CLIENT).glob("*.jar"))
+        return {f"spark.hadoop.fs.s3a.{key}": value for key, value in said.items()} | {
+            "spark.jars": ",".join(jars)
+        }
+
+    def put(self, name: str, content: bytes) -> None:
+        """A file of the store."""
+        self._exchange(name, content)
+
+    def read(self, name: str) -> bytes:
+        """FileNotFoundError: there is none."""
+        return self._exchange(name, None)
+
+    def holds(self, folder: str) -> bool:
+        """Whether anything is below the folder."""
+        if self._store == "s3":
+            query = f"list-type=2&prefix={quote(folder)}/"
+            url = f"http://{HOST}:{self._ports['s3']}/{BUCKET}?{query}"
+            with _request(url, "GET", None) as answer:
+                return b"<Key>" in answer.read()
+        url = f"http://{HOST}:{self._ports['hdfs_http']}/webhdfs/v1/{quote(folder)}?op=LISTSTATUS"
+        try:
+            with _request(url, "GET", None) as answer:
+                return bool(json.load(answer)["FileStatuses"]["FileStatus"])
+        except FileNotFoundError:
+            return False
+
+    def _exchange(self, name: str, content: bytes | None) -> bytes:
+        """WebHDFS or S3, both of which are HTTP and ask this client for no name."""
+        quoted, method = quote(name), "GET" if content is None else "PUT"
+        url = f"http://{HOST}:{self._ports['s3']}/{BUCKET}/{quoted}"
+        if self._store != "s3":
+            operation = "OPEN" if content is None else "CREATE&overwrite=true"
+            url = f"http://{HOST}:{self._ports['hdfs_http']}/webhdfs/v1/{quoted}?op={operation}"
+            url += "&user.name=anyone&noredirect=true"
+            with _request(url, "GET" if content is None else "PUT", None) as answer:
+                url = json.load(answer)["Location"]
+        with _request(url, method, content) as answer:
+            found: bytes = answer.read()
+            return found
 
     @property
     def master(self) -> str:
@@ -91,7 +203,10 @@ class Cluster:
 
     def __enter__(self) -> Self:
         try:
-            self._start_hdfs()
+            if self._store == "s3":
+                self._start_s3()
+            else:
+                self._start_hdfs()
             self._start_spark()
         except BaseException:
             self.__exit__(None, None, None)
@@ -108,12 +223,24 @@ class Cluster:
             process.stop()
         self._stack.close()
 
+    def _start_s3(self) -> None:
+        port = str(self._ports["s3"])
+        server = [sys.executable, "-m", "moto.server", "-H", HOST, "-p", port]
+        self._start("s3", ["env", f"PYTHONPATH={moto_packages()}", *server])
+
+        def has_bucket() -> bool:
+            with suppress(OSError), _request(f"http://{HOST}:{port}/{BUCKET}", "PUT", b""):
+                return True
+            return False
+
+        self._wait(has_bucket)
+
     def _start_hdfs(self) -> None:
-        jars = locked_jars(HADOOP, Path(__file__).with_name(f"{HADOOP}.lock").read_text())
+        jars = _jars_of(HADOOP)
         settings = self._directory / "hadoop"
         settings.mkdir()
         values = {
-            "fs.defaultFS": self.hdfs,
+            "fs.defaultFS": self._hdfs,
             "hadoop.tmp.dir": settings / "data",
             "dfs.replication": 1,
             "dfs.permissions.enabled": "false",

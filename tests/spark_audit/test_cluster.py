@@ -1,4 +1,5 @@
-"""On a standalone cluster whose workers share HDFS with the driver and nothing else, a report is that of one machine.
+"""On a standalone cluster whose workers share HDFS or S3 with the driver and nothing else, a report is that of one
+machine.
 
 Each run is a process of its own, as a user starts it; the workers' mounts hide the driver's directory.
 """
@@ -16,15 +17,13 @@ import pytest
 
 import spark_audit
 from spark_audit.console import EXIT_DONE, EXIT_USAGE
-from spark_audit.storage import Store
-from tests.spark_audit.cluster import HOST, SPARK_HOME, WORKERS, Cluster, can_unshare
+from spark_audit.job import SCRATCH
+from tests.spark_audit.cluster import HOST, SPARK_HOME, STORES, WORKERS, Cluster, can_unshare
 from tests.spark_audit.traffic import write_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    from pyspark.sql import SparkSession
 
 pytestmark = [
     pytest.mark.e2e,
@@ -66,18 +65,18 @@ class Ran(NamedTuple):
 
 
 class Place(NamedTuple):
-    """The cluster, and the driver's directory with `logs`, of which `hdfs` has a copy."""
+    """The cluster, and the driver's directory with `logs`, of which the store has a copy."""
 
     cluster: Cluster
     driver: Path
-    store: Store
 
     @property
     def logs(self) -> Path:
         return self.driver / "logs"
 
     def read(self, out: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.store.read_text(f"{out}/summary.json"))
+        """The summary of a report in the store."""
+        found: dict[str, Any] = json.loads(self.cluster.read(f"{out}/summary.json"))
         return found
 
     def run(self, command: list[str], name: str, exit_code: int = EXIT_DONE) -> Ran:
@@ -89,6 +88,7 @@ class Place(NamedTuple):
         defaults.write_text(
             f"spark.eventLog.enabled true\nspark.eventLog.compress false\nspark.eventLog.dir {events.as_uri()}\n"
             "spark.eventLog.rolling.enabled false\nspark.sql.shuffle.partitions 5\n"
+            + "".join(f"{key} {value}\n" for key, value in self.cluster.settings.items())
         )
         environment = {
             **os.environ,
@@ -113,23 +113,17 @@ class Place(NamedTuple):
         return Ran(done.stdout, done.stderr, said)
 
 
-@pytest.fixture(scope="module")
-def place(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+@pytest.fixture(scope="module", params=STORES)
+def place(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Place]:
     root, driver = tmp_path_factory.mktemp("cluster"), tmp_path_factory.mktemp("driver")
     for boot in ("b1", "b22"):
         write_log(driver / "logs", boot, rounds=800)
-    with Cluster(root, driver) as cluster:
-        store = Store(spark)
+    with Cluster(root, driver, request.param) as cluster:
         for path in (driver / "logs").iterdir():
-            copy(spark, path, f"{cluster.hdfs}/logs/{path.name}")
-        yield Place(cluster, driver, store)
-
-
-def copy(spark: SparkSession, path: Path, uri: str) -> None:
-    context: Any = spark.sparkContext
-    target = context._jvm.org.apache.hadoop.fs.Path(uri)
-    system = target.getFileSystem(context._jsc.hadoopConfiguration())
-    system.copyFromLocalFile(context._jvm.org.apache.hadoop.fs.Path(path.as_uri()), target)
+            cluster.put(f"logs/{path.name}", path.read_bytes())
+        yield Place(cluster, driver)
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +131,8 @@ def expected(place: Place) -> dict[str, Any]:
     """The report of one machine over the same files."""
     command = [sys.executable, "-m", "spark_audit", str(place.logs), "--out", "local"]
     place.run([*command, "--master", "local[2]"], "local")
-    return place.read(f"file://{place.driver}/local")
+    found: dict[str, Any] = json.loads((place.driver / "local" / "summary.json").read_text())
+    return found
 
 
 def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -152,15 +147,15 @@ def test_a_report_of_a_cluster_is_that_of_one_machine(
     place: Place, expected: dict[str, Any]
 ) -> None:
     """`--conf` and `--master` win over the audit's own settings and over spark-defaults.conf."""
-    out = f"{place.cluster.hdfs}/report"
-    command = [sys.executable, "-m", "spark_audit", f"{place.cluster.hdfs}/logs", "--out", out]
+    out = f"{place.cluster.root}/report"
+    command = [sys.executable, "-m", "spark_audit", f"{place.cluster.root}/logs", "--out", out]
     command += ["--master", place.cluster.master, "--conf", f"spark.driver.memory={HEAP}"]
     command += ["--conf", f"spark.sql.shuffle.partitions={PARTITIONS}"]
     ran = place.run(command, "cluster")
     assert ran.printed.split() == [f"{out}/index.html", f"{out}/summary.json"]
-    assert_same(place.read(out), expected)
-    assert "</html>" in place.store.read_text(f"{out}/index.html")
-    assert not place.store.exists(f"{out}/lines-in-progress")
+    assert_same(place.read("report"), expected)
+    assert b"</html>" in place.cluster.read("report/index.html")
+    assert place.cluster.holds("report/tables") and not place.cluster.holds(f"report/{SCRATCH}")
     chosen = ran.properties
     assert (chosen["spark.master"], chosen["spark.driver.memory"]) == (place.cluster.master, HEAP)
     assert ran.shuffles == {PARTITIONS} and ran.executors == WORKERS
@@ -168,16 +163,16 @@ def test_a_report_of_a_cluster_is_that_of_one_machine(
 
 def test_spark_submit_has_the_last_word(place: Place, expected: dict[str, Any]) -> None:
     """A table of ingest, then its report, both submitted."""
-    table, out = f"{place.cluster.hdfs}/table", f"{place.cluster.hdfs}/submitted"
+    table, out = f"{place.cluster.root}/table", f"{place.cluster.root}/submitted"
     submit = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", place.cluster.master]
     submit += ["--conf", f"spark.sql.shuffle.partitions={PARTITIONS}"]
     submit += ["--conf", "spark.executor.memory=600m"]
     submit.append(str(next(iter(spark_audit.__path__))) + "/__main__.py")
     before = len(place.cluster.list_applications())
-    ran = place.run([*submit, "ingest", f"{place.cluster.hdfs}/logs", table], "ingest")
+    ran = place.run([*submit, "ingest", f"{place.cluster.root}/logs", table], "ingest")
     assert "100 % of" in ran.printed and ran.properties["spark.executor.memory"] == "600m"
     ran = place.run([*submit, table, "--out", out], "submit")
-    assert_same(place.read(out), expected)
+    assert_same(place.read("submitted"), expected)
     assert ran.properties["spark.master"] == place.cluster.master
     assert ran.shuffles == {PARTITIONS}
     applications = place.cluster.list_applications()[before:]
@@ -189,7 +184,7 @@ def test_workers_that_see_nothing_of_the_driver_are_an_error_and_no_empty_report
 ) -> None:
     """Their `file:` is another machine's."""
     out = place.driver / "alone"
-    command = [sys.executable, "-m", "spark_audit", f"{place.cluster.hdfs}/logs", "--out", str(out)]
+    command = [sys.executable, "-m", "spark_audit", f"{place.cluster.root}/logs", "--out", str(out)]
     ran = place.run([*command, "--master", place.cluster.master], "alone", EXIT_USAGE)
     assert "Spark's workers share no file:" in ran.said and ran.executors == WORKERS
     assert not (out / "index.html").exists()
