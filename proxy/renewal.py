@@ -16,7 +16,7 @@ import time
 from typing import TYPE_CHECKING, Final, Protocol
 
 from proxy.net.listener import load_dials, load_listener_context
-from proxy.tls_files import Side, WatchedFiles, explain_ended, list_files, read_files
+from proxy.tls_files import TlsSide, WatchedFiles, explain_ended, list_files, read_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ class RenewedParts(Protocol):
     def listeners(self) -> Sequence[AnyListener]: ...
 
 
-def list_side_files(config: ListenerConfig, side: Side) -> dict[FileKind, str]:
+def list_side_files(config: ListenerConfig, side: TlsSide) -> dict[FileKind, str]:
     """The paths of a listener's TLS files toward `side`."""
     if side == "client":
         return list_files(config.tls)
@@ -55,7 +55,7 @@ class Renewal:
         self._lock = lock
         self._looked_at = float("-inf")
         self._task: asyncio.Task[None] | None = None
-        sides: tuple[Side, ...] = ("client", "broker")
+        sides: tuple[TlsSide, ...] = ("client", "broker")
         self._watched = {
             (one.name, side): WatchedFiles(
                 one.name, side, read_files(list_side_files(one.config, side))
@@ -92,7 +92,7 @@ class Renewal:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
 
-    def read_all(self, config: Config) -> dict[tuple[str, Side], FileStates]:
+    def read_all(self, config: Config) -> dict[tuple[str, TlsSide], FileStates]:
         """The present files of all listeners. May block; for `note_reload`."""
         by_name = {one.name: one for one in config.listeners}
         return {
@@ -100,12 +100,12 @@ class Renewal:
             for name, side in self._watched
         }
 
-    def note_reload(self, found: Mapping[tuple[str, Side], FileStates]) -> None:
+    def note_reload(self, found: Mapping[tuple[str, TlsSide], FileStates]) -> None:
         """Note that a reload has put in use what `read_all` has found before it."""
         for key, states in found.items():
             self._watched[key].adopt(states)
 
-    async def _load(self, changed: Sequence[tuple[AnyListener, Side]]) -> None:
+    async def _load(self, changed: Sequence[tuple[AnyListener, TlsSide]]) -> None:
         async with self._lock:
             for listener, side in changed:
                 try:
@@ -113,7 +113,7 @@ class Renewal:
                 except Exception:
                     log.exception("loading TLS files failed")
 
-    async def _load_side(self, listener: AnyListener, side: Side) -> None:
+    async def _load_side(self, listener: AnyListener, side: TlsSide) -> None:
         watched, config = self._watched[listener.name, side], listener.config
         found = await asyncio.to_thread(read_files, list_side_files(config, side))
         reason = explain_ended(found, watched.in_use, time.time())

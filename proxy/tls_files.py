@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("forebay.tls")
 
-Side = Literal["client", "broker", "admin"]
+TlsSide = Literal["client", "broker", "admin"]
 """Whom the connections lead to."""
 FileKind = Literal["certificate", "authority", "crl", "key", "token"]
 KINDS: Final[dict[str, FileKind]] = {
@@ -60,7 +60,7 @@ class WatchedFiles:
     """The files of one side of `listener` ("": the admin port)."""
 
     listener: str
-    side: Side
+    side: TlsSide
     in_use: FileStates
     counts: LoadCounts = field(default_factory=LoadCounts)
     failure: str = ""

@@ -51,7 +51,7 @@ class SignInRefused(ConnectionError):
         self.reason = reason
 
 
-class SaslExchange(asyncio.Protocol):
+class SignInSocket(asyncio.Protocol):
     """A socket during its SASL exchange: one request at a time, and its response."""
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ class SignedSession:
         )
 
     async def _sign_in(self, dial: Dial, framed: FramedTransport, token: DelegationToken) -> None:
-        exchange = SaslExchange()
+        exchange = SignInSocket()
         transport = await dial.open(lambda: exchange)
         began_at = asyncio.get_running_loop().time()
         try:
