@@ -36,6 +36,8 @@ def test_every_metric_of_the_catalog_survives_the_way_through_the_text() -> None
         "side": "client",
         "file": "crl",
         "load": "loaded",
+        "token_operation": "create",
+        "token_failure": "limit",
         "result": "miss",
         "reason": "cold",
     }
