@@ -181,8 +181,9 @@ def apply(running: Running, plan: ReloadPlan, settings: Sequence[ListenerSetting
             part.run(broker, config)
     for listener, one in zip(running.listeners, settings, strict=True):
         listener.adopt(one, config.limits)
-    for unread in running.pass_through:
-        unread.adopt(config.limits)
+    unread_entries = [entry for entry in config.listeners if entry.pass_through]
+    for unread, entry in zip(running.pass_through, unread_entries, strict=True):
+        unread.adopt(entry, config.limits)
 
 
 @dataclass(frozen=True, slots=True)

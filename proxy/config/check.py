@@ -159,7 +159,7 @@ def _check_pass_through(config: Config, _: Memory) -> Iterator[Finding]:
     unread = [(name, listener) for name, listener in _named(config) if listener.pass_through]
     for name, listener in unread:
         beside = listener.model_dump(by_alias=True, exclude_defaults=True)
-        extra = sorted(set(beside) - {"name", "listen", "upstream", "passThrough"})
+        extra = sorted(set(beside) - {"name", "listen", "upstream", "passThrough", "allow", "deny"})
         if extra:
             yield _problem(
                 f"{name}.passThrough: bytes pass unread, so that {', '.join(extra)} can do nothing; remove them, "

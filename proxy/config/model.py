@@ -149,8 +149,8 @@ class ListenerConfig(Section):
     pass_through: bool = Field(
         default=False,
         description="Pass all bytes to `upstream` and back unread, without cache: TLS and client "
-        "certificates stay between client and broker. Takes no key beside `name`, `listen` and "
-        "`upstream`.",
+        "certificates stay between client and broker. Takes no key beside `name`, `listen`, "
+        "`upstream`, `allow` and `deny`.",
     )
     allow: NetworkList | None = Field(
         default=None,

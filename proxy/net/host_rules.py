@@ -123,7 +123,7 @@ class HostRules:
         """Judge a connection before its handshake, by its header if the listener wants one, which is read.
         Returns what a header says, or None. Raises RefusedClient; a client above its rate is held then.
         """
-        address = _find_peer(client)
+        address = find_peer(client)
         peer = None
         if self.is_proxied:
             if address not in self._proxies:
@@ -140,7 +140,8 @@ class HostRules:
         return peer
 
 
-def _find_peer(client: socket.socket) -> IpAddress | None:
+def find_peer(client: socket.socket) -> IpAddress | None:
+    """The address of a connected client; None if it is gone, or has none."""
     try:
         return parse_address(client.getpeername()[0])
     except OSError:

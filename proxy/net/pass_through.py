@@ -2,7 +2,8 @@
 
 Owns accepting and the pipes of one listener with `passThrough`. Must not know Kafka or TLS: both end at client and
 broker. Invariants:
-* a connection above `limits.maxConnections`, which all listeners share, is closed at once and counted.
+* a connection above `limits.maxConnections`, which all listeners share, or against the rules for its address, is
+  closed and counted.
 * after `stop` nothing is accepted; `drained` is set when the last pipe has ended.
 """
 
@@ -12,16 +13,18 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Protocol
 
+from proxy.net.host_rules import ADMITTED, HostRules, find_peer
 from proxy.pipe import Carried, Pipe, connect
 from proxy.sockets import accept_clients, end_vanished, find_address
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from proxy.accounting.counters import Counters
     from proxy.config.model import Config, Limits, ListenerConfig
     from proxy.config.units import Address
+    from proxy.net.host_limits import HostLimits
     from proxy.net.tls_handshakes import Handshakes
 
 log = logging.getLogger("forebay.listener")
@@ -36,6 +39,10 @@ class PassThroughServices(Protocol):
     def counters(self) -> Counters: ...
     @property
     def handshakes(self) -> Handshakes: ...
+    @property
+    def host_limits(self) -> HostLimits: ...
+    @property
+    def now(self) -> Callable[[], float]: ...
 
 
 class PassThroughListener:
@@ -47,6 +54,7 @@ class PassThroughListener:
         self.name = config.name
         self.upstream: Address = config.upstream
         self.carried = Carried()
+        self.hosts = HostRules(config, broker.host_limits, broker.now)
         self.accepted = 0
         """Number of clients accepted, without those above `limits.maxConnections`."""
         self.bound: Address | None = None
@@ -79,8 +87,10 @@ class PassThroughListener:
             extra={"listener": self.name},
         )
 
-    def adopt(self, limits: Limits) -> None:
-        """Use other limits for the connections that are made from now on."""
+    def adopt(self, config: ListenerConfig, limits: Limits) -> None:
+        """Use other limits and lists of networks for the connections that are made from now on."""
+        self.config = config
+        self.hosts.set_lists(config)
         for one in self._sockets:
             end_vanished(one, limits.idle_timeout_s)
 
@@ -91,9 +101,18 @@ class PassThroughListener:
             log.warning("closing a client at limits.maxConnections")
             client.close()
             return
+        address = find_peer(client)
+        verdict = self.hosts.judge(address) if self.hosts.is_active else ADMITTED
+        if verdict.cause:
+            clients.reject(verdict.cause)
+            fields = {"listener": self.name, "cause": verdict.cause, "reason": f"{address}"}
+            log.warning("closing a client by the rules for its address", extra=fields)
+            self.hosts.hold(verdict.delay_s, client.close)
+            return
         self.accepted += 1
         clients.open()
         pipe = Pipe(client, self.carried)
+        self.hosts.enter(pipe, address)
         task = asyncio.get_running_loop().create_task(self._run(client, pipe))
         self._pipes[pipe] = task
         task.add_done_callback(lambda done: self._forget(pipe, done))
@@ -114,6 +133,7 @@ class PassThroughListener:
 
     def _forget(self, pipe: Pipe, task: asyncio.Task[bool]) -> None:
         del self._pipes[pipe]
+        self.hosts.leave(pipe)
         counters = self._broker.counters
         if task.cancelled():
             counters.clients.close("drain_timeout", is_error=False)

@@ -68,14 +68,19 @@ class Stand:
 
 
 @asynccontextmanager
-async def standing(directory: Path, **limits: Any) -> AsyncIterator[Stand]:
+async def standing(
+    directory: Path, unread: dict[str, Any] | None = None, **limits: Any
+) -> AsyncIterator[Stand]:
+    """`unread`: more keys of the listener that is not read."""
     upstream = Upstream()
     server = await asyncio.start_server(upstream.accept, HOST, 0)
     port = server.sockets[0].getsockname()[1]
     path = directory / "forebay.json"
     entry = {"listen": f"{HOST}:0"}
     listeners = [
-        entry | {"name": "unread", "upstream": f"{HOST}:{port}", "passThrough": True},
+        entry
+        | {"name": "unread", "upstream": f"{HOST}:{port}", "passThrough": True}
+        | (unread or {}),
         entry | {"name": "read", "upstream": f"{HOST}:1"},
     ]
     cache, admin = {"mode": "off", "directory": ""}, {"listen": f"{HOST}:0"}
@@ -284,3 +289,38 @@ def test_a_reload_changes_bounds_and_keeps_the_listener(run: Any, tmp_path: Path
                 one.close()
 
     run(scenario())
+
+
+def test_rules_for_addresses_hold(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with standing(tmp_path, {"deny": f"{HOST}/32"}) as stand:
+            reader, writer = await stand.connect()
+            assert await read_end(reader) == b""
+            writer.close()
+            assert stand.disconnects() == {"denied_address": 1}
+            assert stand.upstream.accepted == [] and not len(stand.listener)
+            text = (tmp_path / "forebay.json").read_text()
+            (tmp_path / "forebay.json").write_text(text.replace(f"{HOST}/32", "10.0.0.0/8"))
+            report = await stand.forebay.reloader.reload()
+            assert not report.errors
+            *_, answers = await stand.connect_through()
+            answers.close()
+
+    asyncio.run(scenario())
+
+
+def test_connections_of_an_address_are_counted_with_those_of_others(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with standing(tmp_path, connectionsPerAddress=1) as stand:
+            _, first, _, answers = await stand.connect_through()
+            reader, second = await stand.connect()
+            assert await read_end(reader) == b""
+            assert stand.disconnects() == {"connections_per_address": 1}
+            first.close()
+            answers.close()
+            await until(lambda: not len(stand.listener))
+            _, third, *_ = await stand.connect_through()
+            second.close()
+            third.close()
+
+    asyncio.run(scenario())
