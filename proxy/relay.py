@@ -233,7 +233,9 @@ def relay_sasl(link: RelayLink, head: RequestHeader, frame: Frame) -> None:
         if said is not None and exchange.is_step(number, said.auth_bytes):
             if exchange.mechanism in ROUNDS:
                 link.saw_accepted()
-            release()
+                link.catch_up.saw_accepted(frame, head.api_version, release)
+            else:
+                release()
             return
         secret = link.broker.principals.secret
         authorization.sign_in(
