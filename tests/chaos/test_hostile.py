@@ -11,6 +11,7 @@ PAUSE_S = 0.2
 
 
 @pytest.mark.e2e
+@pytest.mark.alone
 @pytest.mark.timeout(600)
 def test_no_good_client_is_harmed() -> None:
     run = HostileRun(1, MINUTES, pause_s=PAUSE_S)

@@ -39,12 +39,14 @@ PROOF_WAIT_S = 0.1
 """As in proxy/fetch/delayed_fetch.py."""
 CACHE = {"size": "64MiB", "confirmEvery": "3s"}
 """A lease that outlasts the moments of a busy machine."""
+OWN_RIGHTS = {"principals": 0}
+"""Each connection asks for its own: none has the right of the one beside it."""
 UNPROVEN = ("miss", "unproven")
 
 
 @pytest.fixture(scope="module")
 def pair(proxied: ProxiedBroker) -> Iterator[SlowPair]:
-    with SlowPair(proxied, {"cache": CACHE}) as running:
+    with SlowPair(proxied, {"cache": CACHE, "limits": OWN_RIGHTS}) as running:
         yield running
 
 
