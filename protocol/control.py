@@ -272,7 +272,7 @@ def scan_sasl_token(frame: Frame, body_start: int, version: int) -> bytes:
         length, at = refuses_garbage(encoding.read_count)(frame, body_start)
     except BadFrame:
         return b""
-    return bytes(frame[at : at + length]) if length > 0 else b""
+    return bytes(frame[at : at + length]) if 0 < length <= len(frame) - at else b""
 
 
 def build_describe_configs_request(
@@ -481,18 +481,7 @@ def scan_described_tokens(frame: Frame, version: int) -> tuple[int, frozenset[st
     return 0, frozenset(one.token_id for one in answer.tokens)
 
 
-# -- SASL that clients send --------------------------------------------------------------------------------
-
-
-def scan_sasl_auth_bytes(frame: Frame, version: int, body_start: int) -> bytes:
-    """The mechanism's own bytes in a SaslAuthenticate request; empty where it cannot be read."""
-    schema: Any = load_request_schema(SASL_AUTHENTICATE, version)
-    reader: Any = entity_reader(schema)
-    try:
-        check_lengths(frame, body_start, schema)
-        return bytes(reader(bytes(frame), body_start)[0].auth_bytes)
-    except Exception:  # kio's own, or ValueError, OverflowError and the like from its conversions
-        return b""
+# -- SASL where there is none ------------------------------------------------------------------------------
 
 
 def build_refusal_of_sasl(api_key: int, version: int, correlation_id: int) -> bytes:

@@ -85,7 +85,7 @@ class _Authentication:
             return
         first, self._is_scram = self._first, False
         head = header.peek_request(first)
-        said = control.scan_sasl_auth_bytes(first, head.api_version, head.body_start)
+        said = control.scan_sasl_token(first, head.body_start, head.api_version)
         self.user = find_scram_user(said)
 
     def forget(self) -> None:

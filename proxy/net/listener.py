@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 from proxy.config.networks import parse_address
 from proxy.net.broker_connection import Dial
 from proxy.net.client_connection import ClientConnection
-from proxy.net.host_rules import ADMITTED, TOO_MANY, HostRules, HostVerdict
+from proxy.net.host_rules import ADMITTED, TOO_MANY, HostRules, HostVerdict, find_peer
 from proxy.net.services import Kept, Services
 from proxy.net.tls_handshakes import RefusedClient, TlsServer
 from proxy.sockets import BACKLOG, end_vanished, find_address
@@ -199,7 +199,7 @@ class Listener(Generic[Services, Kept]):
             fields = {"listener": self.name, "cause": refusal.cause, "reason": str(refusal)}
             log.warning("closing a client before its first request", extra=fields)
             raise
-        return partial(self._accept_met, peer, parse_address(client.getpeername()[0]))
+        return partial(self._accept_met, peer, find_peer(client))
 
     def _accept_met(
         self, peer: ProxiedPeer | None, address: IpAddress | None, transport: asyncio.Transport

@@ -25,6 +25,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from tests.e2e.test_security import sign_in, upstream
 from tests.kit.broker.kafka import USERS, KafkaCluster
 from tests.kit.broker.ports import lease_port
 from tests.kit.broker.settings import HOST, Listener
@@ -83,11 +84,7 @@ class Fronts(NamedTuple):
             options["ssl.key.location"] = str(client.key)
         if mechanism in {NONE, CERTIFICATE}:
             return options
-        options["sasl.mechanism"] = mechanism
-        if mechanism == "OAUTHBEARER":
-            options["enable.sasl.oauthbearer.unsecure.jwt"] = "true"
-            return options | {"sasl.oauthbearer.config": f"principal={user}"}
-        return options | {"sasl.username": user, "sasl.password": USERS[user]}
+        return sign_in(mechanism, user) | options
 
     def connect_admin(self, side: str) -> Options:
         return self.connect(side, "SASL_PLAINTEXT", "PLAIN", ADMIN)
@@ -119,8 +116,7 @@ def fronts() -> Iterator[Fronts]:
         sidecar = stack.enter_context(Sidecar(entries, {"cache": cache}))
         addresses = {(THROUGH, protocol): listen[protocol] for protocol in PROTOCOLS}
         for protocol in PROTOCOLS:
-            host, port = broker.address(name_listener(DIRECT, protocol))
-            addresses[DIRECT, protocol] = f"{host}:{port}"
+            addresses[DIRECT, protocol] = upstream(broker, name_listener(DIRECT, protocol))
         yield Fronts(broker, sidecar, addresses)
 
 
@@ -139,8 +135,8 @@ def build_listener(side: str, protocol: str, port: int) -> Listener:
 
 def build_entry(broker: KafkaCluster, protocol: str, listen: str) -> Options:
     """Forebay's listener for a protocol; the one for SASL in plain text has credentials for Forebay itself."""
-    host, port = broker.address(name_listener(THROUGH, protocol))
-    entry: Options = {"name": protocol.lower(), "listen": listen, "upstream": f"{host}:{port}"}
+    behind = upstream(broker, name_listener(THROUGH, protocol))
+    entry: Options = {"name": protocol.lower(), "listen": listen, "upstream": behind}
     if protocol.endswith("SSL") or protocol == MTLS:
         assert broker.tls is not None
         server = broker.tls.server

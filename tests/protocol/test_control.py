@@ -362,8 +362,8 @@ def test_token_answers_that_end_too_early(size):
 def test_bytes_of_a_sasl_authenticate_request(version):
     frame = control.build_sasl_authenticate_request(version, 8, "c", auth_bytes=b"n,,n=a,r=b")
     start = peek_request(frame).body_start
-    assert control.scan_sasl_auth_bytes(frame, version, start) == b"n,,n=a,r=b"
-    assert control.scan_sasl_auth_bytes(frame[: start + 3], version, start) == b""
+    assert control.scan_sasl_token(frame, start, version) == b"n,,n=a,r=b"
+    assert control.scan_sasl_token(frame[: start + 3], start, version) == b""
 
 
 @pytest.mark.parametrize("version", oracle.versions(SASL_AUTHENTICATE))
