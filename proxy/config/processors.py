@@ -8,20 +8,22 @@ Owns the reading of cgroup files below a given root, and the rule. Must not know
 
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from proxy.config.memory import list_cgroup_files, read_text
 
 
-class Processors(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Processors:
     """Whole processors that this process may use, at least 1. `origin`: what says so."""
 
     count: int
     origin: str
 
 
-class WorkersPlan(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class WorkersPlan:
     """A number of workers, and the phrase that explains it."""
 
     count: int
