@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blockcache.arena_file import ArenaMemory, open_file, open_memory, remove_left
+from blockcache.arena_file import ArenaError, ArenaMemory, open_file, open_memory, remove_left
 
 if TYPE_CHECKING:
     from proxy.config.model import Config
@@ -39,9 +39,17 @@ def open_arena(config: Config) -> ArenaMemory | None:
     return memory
 
 
-def renew_arena(memory: ArenaMemory) -> None:
-    """Have the next keeper find nothing."""
-    memory.empty()
+def replace_arena(memory: ArenaMemory) -> None:
+    """Have it be other, empty memory: who has the former one mapped keeps it. Where no other file can be made, it is
+    anonymous from then on. Raises OSError.
+    """
+    try:
+        memory.renew()
+    except ArenaError as error:
+        log.error("the cache lies in anonymous memory from now on: %s", error)
+        memory.remove()
+        memory.path = None
+        memory.renew()
 
 
 def close_arena(memory: ArenaMemory, config: Config) -> None:

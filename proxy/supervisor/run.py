@@ -17,11 +17,12 @@ import contextlib
 import logging
 import resource
 import signal
+from functools import partial
 from typing import TYPE_CHECKING
 
 from blockcache.arena_file import ArenaError
 from proxy.sockets import bind_all, listen_for_workers
-from proxy.supervisor.arena import close_arena, open_arena, renew_arena
+from proxy.supervisor.arena import close_arena, open_arena, replace_arena
 from proxy.supervisor.crash_policy import CrashPolicy
 from proxy.supervisor.fallback import Fallback, tell_unpiped
 from proxy.supervisor.figures import (
@@ -39,7 +40,7 @@ from proxy.supervisor.spawner import STOP_MARGIN_S, Spawner
 from proxy.supervisor.upgrades import Upgrades
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from blockcache.arena_file import ArenaMemory
     from proxy.config.model import Config
@@ -203,16 +204,22 @@ class Supervisor:
         if self._arena is None:
             return
         if self._keeper is not None:
-            log.error("dropped the cache: its content may be wrong, or the reason of the end")
-            renew_arena(self._arena)
+            self._drop(partial(replace_arena, self._arena))
             if post is not self._keeper:
                 self._keeper.renew()
             return
         running = self._spawner.list_running(Role.ALONE)
         await asyncio.gather(*(one.ended for one in running if not one.retired.done()))
         if not self._spawner.running:
+            self._drop(self._arena.empty)
+
+    def _drop(self, drop: Callable[[], object]) -> None:
+        try:
+            drop()
+        except OSError as error:
+            log.error("cannot drop the cache: %s", error)
+        else:
             log.error("dropped the cache: its content may be wrong, or the reason of the end")
-            self._arena.empty()
 
     def _reload(self) -> None:
         """SIGHUP: all processes read the configuration again, and the keeper's is in force. Without one that is
