@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from proxy.admin.http import build_routes
+from proxy.config.check import FURTHER_PROCESS_BYTES
 from proxy.config.units import MIB, parse_duration, parse_size
 from tests.helm.chart import (
     HELM,
@@ -280,6 +281,38 @@ def test_memory_at_its_bound(spare_bytes: int, fits: bool) -> None:
     else:
         with pytest.raises(helm_python.HelmError, match=r"resources\.memory .* is too little"):
             render_sidecar(values)
+
+
+@pytest.mark.parametrize(
+    ("workers", "cpu", "further"),
+    [
+        (1, "1", 0),
+        (3, "1", 3),
+        ("auto", "1", 0),
+        ("auto", "2500m", 0),
+        ("auto", "3", 2),
+        ("auto", "4500m", 3),
+        ("auto", "4.5", 3),
+        ("auto", "64", 31),
+    ],
+)
+def test_each_further_process_takes_memory(workers: int | str, cpu: str, further: int) -> None:
+    """As `forebay config check` counts: of two workers there are two processes more, the keeper's among them."""
+    needed_bytes = 586 * MIB + 128 * MIB + PROCESS_BYTES + further * FURTHER_PROCESS_BYTES
+
+    def values(memory_bytes: int) -> Object:
+        return {
+            "config": {
+                "workers": workers,
+                "cache": {"size": "512MiB"},
+                "limits": {"requestMemory": "64MiB", "responseMemory": "64MiB"},
+            },
+            "resources": {"memory": str(memory_bytes), "cpu": cpu},
+        }
+
+    render_sidecar(values(needed_bytes))
+    with pytest.raises(helm_python.HelmError, match=r"resources\.memory .* is too little"):
+        render_sidecar(values(needed_bytes - 1))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 {{/*
 How much memory and disk the sidecar's volumes take, out of `config` and `resources`.
-Invariant: the memory-backed volume, the bytes in flight and 160Mi for the processes fit into the container's memory limit; otherwise
+Invariant: the memory-backed volume, the bytes in flight and the processes (160Mi, and 48Mi for each beside one worker) fit into the container's memory limit; otherwise
 the rendering stops, because the kernel would end the container, or the kubelet the pod with its broker, under load.
 */}}
 
@@ -29,6 +29,24 @@ the rendering stops, because the kernel would end the container, or the kubelet 
 {{- mul (div (add $bytes 1048575) 1048576) 1048576 }}
 {{- end }}
 
+{{/* Workers as Forebay counts them: `auto` is the whole processors of the CPU limit less one, and at least 1. */}}
+{{- define "forebay.workers" -}}
+{{- $workers := .Values.config.workers | default 1 }}
+{{- if eq (toString $workers) "auto" }}
+{{- $cpu := toString .Values.resources.cpu }}
+{{- $whole := hasSuffix "m" $cpu | ternary (div (trimSuffix "m" $cpu | int) 1000) (float64 $cpu | int) }}
+{{- min 31 (max 1 (sub $whole 1)) }}
+{{- else }}
+{{- int $workers }}
+{{- end }}
+{{- end }}
+
+{{/* Bytes of the processes; from two workers on there is a keeper, too. */}}
+{{- define "forebay.processBytes" -}}
+{{- $workers := include "forebay.workers" . | int64 }}
+{{- add 167772160 (gt $workers 1 | ternary (mul $workers 50331648) 0) }}
+{{- end }}
+
 {{/* The container's memory, checked against what it has to hold. */}}
 {{- define "forebay.memory" -}}
 {{- $limits := .Values.config.limits | default dict }}
@@ -41,9 +59,10 @@ the rendering stops, because the kernel would end the container, or the kubelet 
 {{- $arena = div (include "forebay.cacheBytes" . | int64) 4 }}
 {{- end }}
 {{- $flight := add (include "forebay.bytes" (dig "requestMemory" "128MiB" $limits) | int64) (include "forebay.bytes" (dig "responseMemory" "256MiB" $limits) | int64) }}
-{{- $needed := add $arena $flight 167772160 }}
+{{- $processes := include "forebay.processBytes" . | int64 }}
+{{- $needed := add $arena $flight $processes }}
 {{- if gt $needed $limit }}
-{{- fail (printf "resources.memory (%s) is too little: the arena's volume %s, requests and responses in flight %s and 160Mi for the processes need %s" (toString .Values.resources.memory) (include "forebay.mebibytes" $arena) (include "forebay.mebibytes" $flight) (include "forebay.mebibytes" $needed)) }}
+{{- fail (printf "resources.memory (%s) is too little: the arena's volume %s, requests and responses in flight %s and %s for the processes need %s" (toString .Values.resources.memory) (include "forebay.mebibytes" $arena) (include "forebay.mebibytes" $flight) (include "forebay.mebibytes" $processes) (include "forebay.mebibytes" $needed)) }}
 {{- end }}
 {{- .Values.resources.memory }}
 {{- end }}
