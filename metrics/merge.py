@@ -22,7 +22,7 @@ REMEMBERED: Final = 64
 """Workers that ended whose counters are kept apart; those of earlier ones are summed up."""
 _BOOT: Final = "forebay_boot_info"
 
-Key = tuple[str, tuple[str, ...]]
+SeriesKey = tuple[str, tuple[str, ...]]
 """Name and values of labels."""
 Value = float | Histogram
 
@@ -99,7 +99,7 @@ def _rule_of(sample: Sample) -> str:
     return "" if metric is None else metric.rule
 
 
-def _merge_into(found: dict[Key, Value], one: Sample) -> None:
+def _merge_into(found: dict[SeriesKey, Value], one: Sample) -> None:
     key = one.name, one.labels
     known, rule = found.get(key), _rule_of(one)
     if known is None:
@@ -139,7 +139,7 @@ class _Worker:
 
     __slots__ = ("baseline", "counted")
 
-    def __init__(self, baseline: Mapping[Key, Value]) -> None:
+    def __init__(self, baseline: Mapping[SeriesKey, Value]) -> None:
         self.baseline = baseline
         self.counted: list[Sample] = []
 
@@ -158,7 +158,7 @@ def is_counted(sample: Sample) -> bool:
     return metric is not None and metric.kind != "gauge" and metric.rule == "sum"
 
 
-class Group:
+class ProcessGroup:
     """The processes of one keeper, as its scrapes find them. Each is known by its boot id."""
 
     def __init__(self) -> None:
