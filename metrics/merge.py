@@ -158,7 +158,7 @@ def is_counted(sample: Sample) -> bool:
     return metric is not None and metric.kind != "gauge" and metric.rule == "sum"
 
 
-class ProcessGroup:
+class Group:
     """The processes of one keeper, as its scrapes find them. Each is known by its boot id."""
 
     def __init__(self) -> None:

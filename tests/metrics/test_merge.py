@@ -18,7 +18,7 @@ from metrics.merge import (
     REMEMBERED,
     VERSION,
     BadSamples,
-    ProcessGroup,
+    Group,
     SamplesTooLarge,
     merge_samples,
     pack_samples,
@@ -181,7 +181,7 @@ def test_a_family_of_another_build_is_left_out() -> None:
 
 
 def test_the_merged_samples_are_an_exposition() -> None:
-    merged = ProcessGroup().merge(build_samples(0), 9.0, [pack_samples(build_samples(1), 1.0)])
+    merged = Group().merge(build_samples(0), 9.0, [pack_samples(build_samples(1), 1.0)])
     text = Exposition(lambda: merged, strict=True).render().decode()
     families = {family.name for family in text_string_to_metric_families(text)}
     own = {name.removesuffix("_total") for name in CATALOG}
@@ -215,7 +215,7 @@ class Worker:
         return pack_samples(samples, self.age_s)
 
 
-def read(group: ProcessGroup, *workers: Worker, age_s: float = 100.0) -> tuple[float, float, int]:
+def read(group: Group, *workers: Worker, age_s: float = 100.0) -> tuple[float, float, int]:
     """Connections, those open now, and observations."""
     found = by_series(group.merge([], age_s, [one.pack() for one in workers]))
     waits = found.get(("forebay_fetch_wait_seconds", ()), Histogram(BOUNDS))
@@ -227,7 +227,7 @@ def read(group: ProcessGroup, *workers: Worker, age_s: float = 100.0) -> tuple[f
 
 def test_what_an_ended_worker_has_counted_stays() -> None:
     """A counter that falls would look like a restart of all: Prometheus would count what is left once more."""
-    group, first, second = ProcessGroup(), Worker("a"), Worker("b")
+    group, first, second = Group(), Worker("a"), Worker("b")
     first.connect(5)
     second.connect(7)
     assert read(group, first, second) == (12, 12, 12)
@@ -238,7 +238,7 @@ def test_what_an_ended_worker_has_counted_stays() -> None:
 
 
 def test_a_worker_that_is_late_keeps_its_counters() -> None:
-    group, late, other = ProcessGroup(), Worker("a"), Worker("b")
+    group, late, other = Group(), Worker("a"), Worker("b")
     late.connect(5)
     assert read(group, late, other) == (5, 5, 5)
     late.connect(3)
@@ -248,10 +248,10 @@ def test_a_worker_that_is_late_keeps_its_counters() -> None:
 
 def test_a_worker_older_than_its_keeper_counts_from_the_first_look() -> None:
     """With the keeper all counters begin again, so that its end looks like that of one process."""
-    former, older = ProcessGroup(), Worker("a", age_s=50.0)
+    former, older = Group(), Worker("a", age_s=50.0)
     older.connect(1000)
     assert read(former, older, age_s=60.0) == (1000, 1000, 1000)
-    group = ProcessGroup()
+    group = Group()
     assert read(group, older, age_s=1.0) == (0, 1000, 0)
     older.connect(4)
     younger = Worker("b", age_s=0.5)
@@ -261,7 +261,7 @@ def test_a_worker_older_than_its_keeper_counts_from_the_first_look() -> None:
 
 
 def test_ended_workers_are_remembered_within_a_bound() -> None:
-    group = ProcessGroup()
+    group = Group()
     for number in range(5 * REMEMBERED):
         worker = Worker(f"boot{number}")
         worker.connect(3)
@@ -270,7 +270,7 @@ def test_ended_workers_are_remembered_within_a_bound() -> None:
 
 
 def test_samples_that_cannot_be_read_are_counted_and_cost_no_others() -> None:
-    group, worker = ProcessGroup(), Worker("a")
+    group, worker = Group(), Worker("a")
     worker.connect(5)
     found = by_series(group.merge([], 9.0, [b"{}", worker.pack(), b""]))
     assert (found[CONNECTIONS, ()], group.refused) == (5, 2)
