@@ -38,6 +38,9 @@ from proxy.config.load import Loaded
 from proxy.dispatch import Dispatch
 from proxy.identity.sign_in_check import SignInCheck, SignInPlace
 from proxy.janitor import Janitor
+from proxy.keeper.broker import KeeperBroker
+from proxy.keeper.server import KeeperServer
+from proxy.keeper.worker_broker import WorkerBroker
 from proxy.net.listener import Listener
 from proxy.net.own_connections import OwnConnections
 from proxy.net.pass_through import PassThroughListener
@@ -45,15 +48,18 @@ from proxy.reload import Reloader
 from proxy.sockets import find_address, naming
 from proxy.supervisor.figures import Figures
 from proxy.supervisor.heartbeat import BEATS, HeartbeatSender
+from proxy.supervisor.role import Role
 from proxy.supervisor.signals import handle_signals
 from proxy.takeover import Takeover
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Sequence
 
     from blockcache.arena_file import ArenaMemory
     from proxy.admin.log_queue import LogQueue
     from proxy.config.model import Config
+    from proxy.keeper.keeper_link import KeeperLink
     from proxy.net.listener import AnyListener
     from proxy.sockets import Sockets
     from proxy.supervisor.handover import Handover
@@ -158,9 +164,13 @@ class Forebay:
         figures: Figures | None = None,
         keep: Callable[[Config], object] = lambda _config: None,
         version: str = "0",
+        role: Role = Role.ALONE,
+        number: int = 0,
+        keeper: socket.socket | bytes | None = None,
     ) -> None:
-        """`has_pipeline` False: no Produce uses the pipeline (proxy/produce/pipeline.py). `read` loads the
-        configuration for a reload; None: `config` again, so that only certificates are reloaded.
+        """`has_pipeline` False: no Produce uses the pipeline (proxy/produce/pipeline.py). `role`,
+        `number` and `keeper`: those of the handover. `read` loads the configuration for a reload;
+        None: `config` again, so that only certificates are reloaded.
         `cache` None: opened here. `figures`: what the supervisor counts; None: there is
         none. `keep` is given the configuration that a reload has put in force. `version`: Forebay's own,
         for metrics and the broker's request logs.
@@ -171,8 +181,11 @@ class Forebay:
         self.prefaulting: asyncio.Task[None] | None = None
         cache = open_cache(config, None) if cache is None else cache
         access_log = open_access_log(config, self.boot)
-        self.broker = Broker(config, cache, access_log, version, read_clock_s)
-        dispatch = partial(Dispatch, has_pipeline=has_pipeline)
+        self.role = role
+        self.broker, self.keeper, self.keeper_link = self._build_broker(
+            config, cache, access_log, version, number, keeper
+        )
+        dispatch = partial(Dispatch, has_pipeline=has_pipeline and role is not Role.WORKER)
         self.listeners = [
             Listener(self.broker, entry, dispatch)
             for entry in config.listeners
@@ -187,7 +200,7 @@ class Forebay:
         self.broker.own_connections = self.own_connections
         self.sign_in_check = SignInCheck(self.broker, list_sign_in_places(self.listeners))
         self.readiness = Readiness(
-            (*self.listeners, *self.pass_through),
+            (*self.listeners, *self.pass_through) if role.has_clients else (),
             self.own_connections,
             self.sign_in_check,
             self.boot,
@@ -195,7 +208,10 @@ class Forebay:
         self.takeover = Takeover(self.broker)
         self.reloader = Reloader(self, read or partial(Loaded, config, {}, (), ()), keep)
         timed = [self.readiness.tell, self.tell_node, self.reloader.renewal.tick]
-        self.janitor = Janitor(self.broker, self.listeners, timed, [self.takeover.tick])
+        each_tick = [self.takeover.tick] if role.has_arena else []
+        if isinstance(self.broker, KeeperBroker):
+            each_tick.append(self.broker.tick)
+        self.janitor = Janitor(self.broker, self.listeners, timed, each_tick)
         exposition = Exposition(lambda: collect(self))
         routes = build_routes(
             exposition.render,
@@ -214,6 +230,30 @@ class Forebay:
             request_timeout_s=limits.request_timeout_s,
             access=self.admin_access.check,
         )
+
+    def _build_broker(
+        self,
+        config: Config,
+        cache: BlockCache,
+        access_log: AccessLog | None,
+        version: str,
+        number: int,
+        keeper: socket.socket | bytes | None,
+    ) -> tuple[Broker, KeeperServer | None, KeeperLink | None]:
+        """The broker of the process's role, and its end of the link between keeper and workers."""
+        if isinstance(keeper, bytes):
+            seen = WorkerBroker(
+                config, cache, access_log, version, read_clock_s, keeper, number, self.pack_samples
+            )
+            return seen, None, seen.link
+        if keeper is not None:
+            shown = KeeperBroker(config, cache, access_log, version, read_clock_s)
+            return shown, KeeperServer(shown, keeper), None
+        return Broker(config, cache, access_log, version, read_clock_s), None, None
+
+    def pack_samples(self) -> bytes:
+        """What this process counts, for the keeper."""
+        return b""
 
     @property
     def config(self) -> Config:
@@ -238,17 +278,28 @@ class Forebay:
         self._begin_access_log(sockets)
         self.own_connections.start()
         self.sign_in_check.start()
-        self.takeover.start()
+        if self.role.has_arena:
+            self.takeover.start()
         self.janitor.start()
         self.broker.disk_throttle.start()
         if is_successor:
             await self._wait_for_broker()
+        if self.keeper is not None:
+            self.keeper.start()
+        if self.keeper_link is not None:
+            self.keeper_link.start()
+        if self.role.has_clients:
+            await self._listen(sockets)
+        if self.role.has_arena:
+            address = await self.admin.start(sockets.admin)
+            log.info("admin HTTP at %s", address)
+
+    async def _listen(self, sockets: Sockets) -> None:
+        """Accept clients. Raises OSError."""
         by_name = {one.name: one for one in self._all_listeners}
         for index, entry in enumerate(self.config.listeners):
             with naming(f"listener {entry.name}", entry.listen, f"listeners[{index}].listen"):
                 await by_name[entry.name].start(sockets.listeners[index])
-        address = await self.admin.start(sockets.admin)
-        log.info("admin HTTP at %s", address)
 
     async def _wait_for_broker(self) -> None:
         """Until the broker answers; then a little longer, for its node id: it decides about the arena."""
@@ -262,9 +313,10 @@ class Forebay:
     def _begin_access_log(self, sockets: Sockets) -> None:
         """Put the first line, which has no counts. Nobody was accepted."""
         if self.broker.access_log is not None and self.broker.counter_lines is not None:
+            listeners = self.config.listeners if self.role.has_clients else ()
             shown = [
                 ListenerAddress(one.name, str(find_address(each)), str(one.upstream))
-                for one, each in zip(self.config.listeners, sockets.listeners, strict=True)
+                for one, each in zip(listeners, sockets.listeners, strict=True)
                 if not one.pass_through
             ]
             self.broker.access_log.learn_listeners(shown)
@@ -295,6 +347,10 @@ class Forebay:
                     await listener.drained.wait()
         for listener in self._all_listeners:
             listener.abort()
+        if self.keeper is not None:
+            await self.keeper.stop()
+        if self.keeper_link is not None:
+            await self.keeper_link.stop()
         self.janitor.stop()
         await self.reloader.renewal.stop()
         self.broker.disk_throttle.stop()
@@ -330,7 +386,7 @@ async def serve(
     heartbeat = HeartbeatSender(handover.heartbeat, every_s, stopping.set)
     heartbeat.start()
     try:
-        cache = await asyncio.to_thread(open_cache, config, handover.arena)
+        cache = await asyncio.to_thread(open_cache, config, handover.arena, handover.role)
     except ArenaError as error:
         log.error("cannot start: %s", error)
         return 1
@@ -343,6 +399,9 @@ async def serve(
         figures=handover.figures,
         keep=keep,
         version=find_version(),
+        role=handover.role,
+        number=handover.number,
+        keeper=handover.keeper,
     )
     loop, has_successor = asyncio.get_running_loop(), asyncio.Event()
     loop.add_signal_handler(signal.SIGHUP, forebay.reloader.request)
@@ -400,11 +459,14 @@ def keep_freed_memory() -> None:
         mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES)
 
 
-def open_cache(config: Config, memory: ArenaMemory | None) -> BlockCache:
+def open_cache(config: Config, memory: ArenaMemory | None, role: Role = Role.ALONE) -> BlockCache:
     """The block cache over the supervisor's `memory`, which it owns from then on. An observing one, one
-    that stores nothing, and one without a supervisor have memory of their own. Raises ArenaError.
+    that stores nothing, and one without a supervisor have memory of their own; so has a worker's, until
+    the keeper lets it read another. Raises ArenaError.
     """
     wanted = config.cache
+    if role is Role.WORKER:
+        return BlockCache(SMALLEST_ARENA_BYTES)
     if wanted.mode == "serve":
         return BlockCache(wanted.size_bytes, memory)
     if memory is not None and memory.try_lock():  # left by a worker of another mode
