@@ -114,7 +114,7 @@ class Broker:
         )
         self.replica_fetcher = self.build_replica_fetcher()
         self.topic_lookup = self.build_topic_lookup()
-        self.disk_throttle = DiskThrottle(self)
+        self.disk_throttle = self.build_disk_throttle()
         self.scheduler = RequestScheduler(self)
         self.routes = Targets(self)
         self.cleanup = self.build_compaction_policies()
@@ -154,6 +154,10 @@ class Broker:
     def build_compaction_policies(self) -> CompactionPolicies:
         """Return what asks the broker about topics' settings."""
         return CompactionPolicies(self)
+
+    def build_disk_throttle(self) -> DiskThrottle:
+        """Return what delays misses of history."""
+        return DiskThrottle(self)
 
     def build_topic_lookup(self) -> TopicLookup:
         """Return what asks the broker about topics."""

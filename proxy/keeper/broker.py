@@ -207,3 +207,5 @@ class KeeperBroker(Broker):
         del now
         self.shown.sweep(self.partitions)
         self.shown.flush()
+        for link in list(self.links.values()):
+            link.tell_throttle()

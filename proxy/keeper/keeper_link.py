@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from proxy.keeper.worker_broker import WorkerBroker
     from proxy.partitions.table import Partition, Waiter
 
+UsageByKey = dict[str, tuple[int, int]]
+"""Bytes fetched, and bytes in flight, by topic or client."""
+
 log = logging.getLogger("forebay.keeper")
 
 RETRY_S: Final = 0.1
@@ -69,6 +72,10 @@ class KeeperLink:
             messages.NEWS: self._news,
             messages.UNCOVERED: self._uncovered,
             messages.SCRAPE: self._scrape,
+            messages.GRANTED: lambda *ticket: broker.asked_throttle.grant(*ticket),
+            messages.THROTTLED: self._throttled,
+            messages.USAGE: self._learn_usage,
+            messages.WORKER_GONE: self._worker_gone,
         }
 
     @property
@@ -203,10 +210,27 @@ class KeeperLink:
     def _scrape(self, number: int) -> None:
         self.send(messages.SAMPLES, number, self._on_scrape())
 
+    def _throttled(self, is_active: bool) -> None:
+        self._broker.asked_throttle.is_active = is_active
+
+    def _learn_usage(self, worker: int, topics: UsageByKey, clients: UsageByKey) -> None:
+        self._broker.scheduler.quotas.learn_usage(worker, topics, clients, self._broker.now())
+
+    def _worker_gone(self, worker: int) -> None:
+        self._broker.scheduler.quotas.forget_process(worker)
+
+    def _tell_usage(self) -> None:
+        quotas = self._broker.scheduler.quotas
+        if quotas.active and self.is_attached:
+            topics, clients = quotas.take_usage()
+            if topics or clients:
+                self.send(messages.USAGE, topics, clients)
+
     # -- timed -------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """Tell the keeper which partitions clients use, and of which nobody waits any more."""
+        """Tell the keeper what was used of quotas, which partitions clients use, and of which nobody waits any more."""
+        self._tell_usage()
         if now - self._used_at < USED_EVERY_S:
             return
         last, self._used_at = self._used_at, now

@@ -40,6 +40,14 @@ MISMATCH: Final = 10
 """(slots, slot): bytes of the last one are not the broker's."""
 SAMPLES: Final = 11
 """(number of the question, packed samples): for /metrics."""
+DELAY: Final = 12
+"""(ticket, connection, client id, slot, offset, bytes): a miss of history that may wait for its disk."""
+DONE: Final = 13
+"""(ticket, bytes): it is answered."""
+DROP: Final = 14
+"""(ticket): nobody needs it."""
+USAGE: Final = 15
+"""(of topics, of clients): what was used of the quotas. From the keeper with the worker's number before."""
 # from the keeper
 TOPIC: Final = 21
 """(name, id, indexes)"""
@@ -55,6 +63,12 @@ UNCOVERED: Final = 26
 """(slot): nobody can ask about it."""
 SCRAPE: Final = 27
 """(number of the question)"""
+GRANTED: Final = 28
+"""(ticket, whether it had waited too long)"""
+THROTTLED: Final = 29
+"""(whether misses may have to wait)"""
+WORKER_GONE: Final = 30
+"""(number of another worker)"""
 
 LENGTH = Struct("=I")
 LARGEST_BYTES: Final = 256 << 20

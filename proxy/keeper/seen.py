@@ -165,6 +165,10 @@ class SeenPartitions(Partitions):
         self._asked: dict[tuple[bytes, int], None] = {}
         self.by_slot: dict[int, SeenPartition] = {}
 
+    def set_limit(self, limit: int) -> None:
+        """Take another limit; the arena's is the keeper's affair."""
+        self.limit = limit
+
     def follow(self, topic: Topic, index: int) -> Partition | None:
         """Return the partition if the keeper has shown it; otherwise have the keeper follow it."""
         partition = self.find(topic, index)

@@ -15,6 +15,7 @@ import marshal
 import socket
 from typing import TYPE_CHECKING, Final
 
+from proxy.keeper.messages import WORKER_GONE
 from proxy.keeper.worker_link import WorkerLink
 
 if TYPE_CHECKING:
@@ -93,3 +94,5 @@ class KeeperServer:
             with contextlib.suppress(Exception):
                 self._broker.cache.release_holder(link.number)
             log.info("a worker has left", extra={"worker": link.number})
+            for other in list(self._broker.links.values()):
+                other.tell(WORKER_GONE, link.number)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from proxy.broker import Broker
 from proxy.keeper import messages
+from proxy.keeper.asked_throttle import AskedThrottle
 from proxy.keeper.keeper_link import AskedFetcher, AskedTopics, KeeperLink, is_current
 from proxy.keeper.seen import SeenPartitions
 from proxy.keeper.shown import find_place
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from proxy.partitions.forwarded import ForwardedBatches
     from proxy.partitions.table import Partition, Waiter
     from proxy.partitions.topics import Topic
+    from proxy.scheduling.disk_throttle import DiskThrottle
 
 NOWHERE = (ffi.new("pt_store *"), False, 0.0)
 
@@ -73,6 +75,11 @@ class WorkerBroker(Broker):
         """As its base."""
         return AskedFetcher(self)
 
+    def build_disk_throttle(self) -> DiskThrottle:
+        """As its base."""
+        self.asked_throttle = AskedThrottle(self)
+        return self.asked_throttle
+
     def build_compaction_policies(self) -> Any:
         """As its base."""
         return AskedSettings()
@@ -93,6 +100,7 @@ class WorkerBroker(Broker):
         for topic in self.topics.list_all():
             self.topics.forget(topic)
         self.partitions.drop_all()
+        self.asked_throttle.lose_keeper()
 
     def wake_all(self, wakeups: Mapping[Waiter, Partition]) -> None:
         """Wake each waiter, with the partition that has changed."""

@@ -11,6 +11,7 @@ clients. Invariants:
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from protocol.fetch import FetchPartition
@@ -21,6 +22,7 @@ from proxy.keeper.shown import find_place
 from proxy.partitions import store
 from proxy.partitions._rows import ffi, lib
 from proxy.partitions.forwarded import ForwardedBatches
+from throttle.tickets import DelayTicket, TicketKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,6 +54,8 @@ class WorkerLink:
         self._acknowledged: dict[int, None] = {}
         self._answers: dict[int, Callable[[bytes], object]] = {}
         self._asked = 0
+        self._tickets: dict[int, DelayTicket] = {}
+        self._is_throttled = False
         self._actions: dict[int, Callable[..., object]] = {
             messages.WANT: self._want,
             messages.FOLLOW: self._follow,
@@ -64,6 +68,10 @@ class WorkerLink:
             messages.ADMIT: self._admit,
             messages.MISMATCH: self._mismatch,
             messages.SAMPLES: self._answer,
+            messages.DELAY: self._delay,
+            messages.DONE: self._done,
+            messages.DROP: self._drop,
+            messages.USAGE: self._usage,
         }
 
     # -- what it is told ---------------------------------------------------------------------------
@@ -92,6 +100,17 @@ class WorkerLink:
     def tell_topic_gone(self, topic_id: bytes) -> None:
         """The broker does not know it."""
         self._send(messages.TOPIC_GONE, topic_id)
+
+    def tell_throttle(self) -> None:
+        """Say whether misses may have to wait, if that has changed."""
+        is_throttled = self._broker.disk_throttle.active
+        if is_throttled != self._is_throttled:
+            self._is_throttled = is_throttled
+            self._send(messages.THROTTLED, is_throttled)
+
+    def tell(self, *message: Any) -> None:
+        """Pass on what another worker says."""
+        self._send(*message)
 
     def tell_gone(self, partition: Partition) -> None:
         """It is followed no more."""
@@ -217,6 +236,37 @@ class WorkerLink:
             for partition in partitions:
                 broker.shown.mark(partition)
 
+    def _delay(
+        self, number: int, connection: int, client_id: str, slot: int, offset: int, size_bytes: int
+    ) -> None:
+        partition, throttle = self._known.get(slot), self._broker.disk_throttle
+        key = TicketKey((self.number, connection), slot, offset)
+        ticket = throttle.delay(key, client_id, partition, size_bytes, partial(self._grant, number))
+        if not isinstance(ticket, DelayTicket):  # more than the share of each worker
+            self._send(messages.GRANTED, number, True)
+            return
+        self._tickets[number] = ticket
+        if ticket.granted:
+            self._grant(number)
+
+    def _grant(self, number: int) -> None:
+        self._send(messages.GRANTED, number, self._tickets[number].overdue)
+
+    def _done(self, number: int, size_bytes: int) -> None:
+        ticket = self._tickets.pop(number, None)
+        if ticket is not None:
+            self._broker.disk_throttle.done(ticket, size_bytes)
+
+    def _drop(self, number: int) -> None:
+        ticket = self._tickets.pop(number, None)
+        if ticket is not None:
+            self._broker.disk_throttle.cancel(ticket)
+
+    def _usage(self, topics: dict[str, Any], clients: dict[str, Any]) -> None:
+        for link in list(self._broker.links.values()):
+            if link is not self:
+                link.tell(messages.USAGE, self.number, topics, clients)
+
     def _answer(self, number: int, samples: bytes) -> None:
         then = self._answers.pop(number, None)
         if then is not None:
@@ -228,6 +278,9 @@ class WorkerLink:
         for partition in self._known.values():
             partition.parked.pop(self, None)
         self._known.clear()
+        tickets, self._tickets = self._tickets, {}
+        for ticket in tickets.values():
+            self._broker.disk_throttle.cancel(ticket)
         answers, self._answers = self._answers, {}
         for then in answers.values():
             then(b"")

@@ -8,12 +8,12 @@ import signal
 import time
 
 import pytest
+from proxy.partitions._rows import ffi, lib
 
 from blockcache.cache import BlockCache
-from proxy.keeper.segment import OtherLayout, Segment, attach_segment, open_segment
 from proxy.keeper.seen import SeenPartition
+from proxy.keeper.segment import OtherLayout, Segment, attach_segment, open_segment
 from proxy.keeper.shown import ShownPartitions, find_place
-from proxy.partitions._rows import ffi, lib
 from proxy.partitions.leader_state import Lease
 from proxy.partitions.table import Partition
 from proxy.partitions.topics import Topic
@@ -236,7 +236,10 @@ def test_a_reader_never_sees_half_of_a_row_and_a_writer_killed_within_shows_noth
         writer.join()
         seen.look(0)
         row = seen.row
-        assert not row.is_followed or (row.high_watermark, row.tail) == (7 * row.epoch, 3 * row.epoch)
+        assert not row.is_followed or (row.high_watermark, row.tail) == (
+            7 * row.epoch,
+            3 * row.epoch,
+        )
         # the next writer begins with other memory, as the next keeper does
         segment = open_segment(ROWS)
         seen = SeenPartition(segment, topic, 0, 3, 3)
