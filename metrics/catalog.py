@@ -97,15 +97,30 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             ("reason",),
         ),
         Metric(
+            "forebay_keeper_restarts_total",
+            "counter",
+            "Keepers replaced, by reason, as workers are; meanwhile workers pass everything through. 0 with one worker,"
+            " which has no keeper beside it",
+            ("reason",),
+        ),
+        Metric("forebay_workers", "gauge", "Workers that accept clients now"),
+        Metric("forebay_workers_expected", "gauge", "Workers that the supervisor keeps: `workers`"),
+        Metric(
+            "forebay_keeper_ready",
+            "gauge",
+            "1 while the process that has the cache is ready, else 0: the keeper, or the one worker",
+        ),
+        Metric(
             "forebay_worker_starvations_total",
             "counter",
-            "Silences of a worker beyond `supervisor.heartbeatTimeout` in which it waited for a processor, so"
+            "Silences of a worker or keeper beyond `supervisor.heartbeatTimeout` in which it waited for a processor, so"
             " that it was not killed at once",
         ),
         Metric(
             "forebay_upgrades_total",
             "counter",
-            "Upgrades in place (SIGUSR2): `done`, or `failed`: the former worker went on",
+            "Upgrades in place (SIGUSR2): `done`, or `failed`: a former worker or keeper went on, or its successor is"
+            " not ready",
             ("upgrade",),
         ),
         Metric(

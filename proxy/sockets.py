@@ -2,7 +2,7 @@
 
 Owns binding, the options that accepted connections inherit, and accepting. Must not know what becomes
 of a client. A listener without a host, or with a host name, may have several sockets. Invariants: all sockets of a
-configuration are bound, or none stays open; each may be inherited by a child process.
+configuration are bound, or none stays open; a child process inherits those of its handover.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("forebay.listener")
 
 BACKLOG = 1024
+KEEPER_BACKLOG = 64
+"""Workers that wait for the keeper to accept; twice as many as there can be, since some may have given up."""
 PAUSE_S = 1.0
 """Pause after accepting has failed (no descriptors left), as in asyncio's own servers."""
 PROBES = 10
@@ -84,11 +86,26 @@ def bind(address: Address) -> tuple[socket.socket, ...]:
                 continue
             bound.append(stack.enter_context(one))
             one.setblocking(False)
-            one.set_inheritable(True)
         if missing is not None and not bound:
             raise missing
         stack.pop_all()
     return tuple(bound)
+
+
+def listen_for_workers() -> socket.socket:
+    """A listening socket of the keeper, at an abstract address of this network namespace that the kernel chooses
+    (unix(7), autobind); `getsockname()` has its bytes. Whoever shares the namespace can connect: the keeper must ask
+    SO_PEERCRED who it is. Raises OSError.
+    """
+    one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        one.bind(b"")
+        one.listen(KEEPER_BACKLOG)
+        one.setblocking(False)
+    except OSError:
+        one.close()
+        raise
+    return one
 
 
 def find_address(sockets: Sequence[socket.socket]) -> Address:

@@ -24,6 +24,7 @@ from proxy.config.units import MIB, Address, format_size, rough_size
 LARGEST_SECRET_BYTES = 64 * 1024
 OBSERVED_SHARE = 4  # an observing cache takes at most this fraction (1/4) of cache.size
 PROCESS_BYTES = 96 * MIB  # worker and supervisor take 48 and 27 MiB of their own (CPython 3.11)
+FURTHER_PROCESS_BYTES = 48 * MIB  # each process beside one worker, the keeper included
 _FILES_BESIDE_CONNECTIONS = 64  # open files that are not client or broker connections
 _MEMORY_BACKED = ("tmpfs", "ramfs", "hugetlbfs")
 
@@ -320,9 +321,10 @@ def _check_cache(config: Config, memory: Memory) -> Iterator[Finding]:
     size, total = format_size(cache.size_bytes), rough_size(memory.total_bytes)
     observes = cache.mode == "observe"
     arena_bytes = cache.size_bytes // OBSERVED_SHARE if observes else cache.size_bytes
-    needed_bytes = (
-        arena_bytes + limits.request_memory_bytes + limits.response_memory_bytes + PROCESS_BYTES
-    )
+    in_flight_bytes = limits.request_memory_bytes + limits.response_memory_bytes
+    further = config.workers if config.workers > 1 else 0
+    process_bytes = PROCESS_BYTES + further * FURTHER_PROCESS_BYTES
+    needed_bytes = arena_bytes + in_flight_bytes + process_bytes
     if memory.total_bytes and arena_bytes > memory.total_bytes:
         what = f"a quarter of {size}" if observes else size
         yield _problem(
@@ -330,7 +332,7 @@ def _check_cache(config: Config, memory: Memory) -> Iterator[Finding]:
         )
     elif memory.is_limit and needed_bytes > memory.total_bytes:
         yield _warning(
-            f"cache.size, limits.requestMemory, limits.responseMemory and the process may reach "
+            f"cache.size, limits.requestMemory, limits.responseMemory and the processes may reach "
             f"{rough_size(needed_bytes)}, above the limit of {total} ({memory.origin}); lower one"
         )
     if cache.directory and not observes:

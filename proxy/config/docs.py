@@ -19,7 +19,7 @@ from proxy.config.keys import EVERY, KEYS, SettingKey, environment_name, path_te
 from proxy.config.live_keys import is_live
 from proxy.config.model import Config
 from proxy.config.section import Section
-from proxy.config.units import format_duration, format_size
+from proxy.config.units import AUTO, format_duration, format_size, is_or_auto
 
 PAGE = Path("docs/configuration.md")
 _HEAD = """\
@@ -77,7 +77,8 @@ def build_page() -> str:
     parts = [_HEAD]
     for prefix, keys in groupby(KEYS, key=lambda key: key.pattern[:-1]):
         section, title = _find_section(prefix)
-        parts.append(f"\n## `{path_text(prefix)}`\n{title}\n\n")
+        heading = f"`{path_text(prefix)}`" if prefix else "Top level"
+        parts.append(f"\n## {heading}\n{title}\n\n")
         parts.append(
             "| key | default | bounds | reload | meaning |\n| --- | --- | --- | --- | --- |\n"
         )
@@ -86,9 +87,9 @@ def build_page() -> str:
 
 
 def _find_section(prefix: tuple[str, ...]) -> tuple[type[Section], str]:
-    """The section at a path, and its title: the docstring of its class, "" for the root."""
+    """The section at a path, and its title: the docstring of its class."""
     section: type[Section] = Config
-    title = ""
+    title = "" if prefix else "Keys without a section."
     for part in prefix:
         if part != EVERY:
             field = next(field for field in section.model_fields.values() if field.alias == part)
@@ -121,7 +122,8 @@ def _bounds(key: SettingKey) -> str:
         return "`true`, `false`"
     bounds = {type(item).__name__: item for item in key.field.metadata}
     least, most = (getattr(bounds.get(name), name.lower(), None) for name in ("Ge", "Le"))
-    return f"{_shown(key, least)} to {_shown(key, most)}" if least is not None else ""
+    bounded = f"{_shown(key, least)} to {_shown(key, most)}" if least is not None else ""
+    return f"`{AUTO}`, {bounded}" if is_or_auto(key.field.metadata) else bounded
 
 
 def _choices(field: FieldInfo) -> tuple[object, ...]:

@@ -37,6 +37,7 @@ _LISTENERS = "listeners are opened at the start"
 _TOKENS = "tokens that exist were made by the values of the start"
 
 RESTART: Final[dict[str, str]] = {
+    "workers": "the supervisor has started so many",
     "listeners[].name": _LISTENERS,
     "listeners[].listen": _SOCKET,
     "listeners[].upstream": _BROKER,

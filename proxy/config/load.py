@@ -3,7 +3,7 @@ at once.
 
 Owns precedence (flag over environment over file over default), the source of each value, and the
 wording of refusals. Must not know keys by name, except cache.size, whose default depends on the
-machine. Invariants:
+machine, and workers, which may be `auto`. Invariants:
 * an unknown key is refused, with the most similar known key.
 * no refusal repeats the value of an unknown key, which may be a misplaced secret.
 * a null value, or an empty section, counts as unset.
@@ -35,11 +35,13 @@ from proxy.config.memory import (
     find_memory,
     plan_cache_size,
 )
-from proxy.config.model import Cache, Config
-from proxy.config.units import format_duration, format_size
+from proxy.config.model import MOST_WORKERS, Cache, Config
+from proxy.config.processors import Processors, WorkersPlan, find_processors, plan_workers
+from proxy.config.units import AUTO, format_duration, format_size
 from proxy.config.yaml_file import ConfigError, format_scalar, read_yaml
 
 CACHE_SIZE: KeyPath = ("cache", "size")
+WORKERS: KeyPath = ("workers",)
 _LONGEST_ECHO = 80
 
 
@@ -68,11 +70,12 @@ def load(
     environ: Mapping[str, str],
     flags: Iterable[Setting] = (),
     memory: Memory | None = None,
+    processors: Processors | None = None,
     *,
     checks: bool = True,
 ) -> Loaded:
-    """Read, merge, validate and check the configuration. `path` None: no file. `memory` None: the
-    memory of this machine; tests pass another. `checks` False: for a command beside Forebay, whose
+    """Read, merge, validate and check the configuration. `path` None: no file. `memory` and `processors` None: those
+    of this machine; tests pass others. `checks` False: for a command beside Forebay, whose
     machine may be another; rules over several keys and the machine (config/check.py) are left out.
     Raises ConfigError with all problems found.
     """
@@ -87,6 +90,9 @@ def load(
     plan = _plan_cache(tree, memory)
     if plan:
         sources[CACHE_SIZE] = f"derived: {plan.reason}"
+    workers = _plan_workers(tree, processors)
+    if workers:
+        sources[WORKERS] = f"derived: {workers.reason}"
     try:
         config = Config.model_validate(tree, by_alias=True, by_name=False)
     except ValidationError as refusal:
@@ -94,10 +100,12 @@ def load(
     findings = check(config, memory) if checks else ConfigFindings((), ())
     if problems or findings.problems:
         raise ConfigError([*problems, *findings.problems])
-    choices = (
-        (f"cache.size is {format_size(config.cache.size_bytes)}: {plan.reason}",) if plan else ()
-    )
-    return Loaded(config, sources, choices, findings.warnings)
+    choices = []
+    if plan:
+        choices.append(f"cache.size is {format_size(config.cache.size_bytes)}: {plan.reason}")
+    if workers:
+        choices.append(f"workers is {config.workers}: {workers.reason}")
+    return Loaded(config, sources, tuple(choices), findings.warnings)
 
 
 def scan_environment(environ: Mapping[str, str]) -> tuple[list[Setting], list[str]]:
@@ -191,6 +199,15 @@ def _plan_cache(tree: dict[str, Any], memory: Memory) -> MemoryPlan | None:
     directory = directory if isinstance(directory, str) else ""
     plan = plan_cache_size(memory, directory, find_filesystem_bytes(directory))
     cache["size"] = plan.size_bytes
+    return plan
+
+
+def _plan_workers(tree: dict[str, Any], processors: Processors | None) -> WorkersPlan | None:
+    """Put a number in place of `workers: auto`. Returns the plan, or None if there is no `auto`."""
+    if tree.get("workers") != AUTO:
+        return None
+    plan = plan_workers(processors or find_processors(), MOST_WORKERS)
+    tree["workers"] = plan.count
     return plan
 
 

@@ -85,9 +85,10 @@ def _machine_bytes(root: Path) -> int:
     return int(match[1]) * 1024 if match else 0
 
 
-def list_cgroup_files(root: Path, name_v2: str, name_v1: str) -> Iterator[Path]:
-    """Files of the memory controller, for this process's cgroup and all parents, in each hierarchy.
-    They may not exist.
+def list_cgroup_files(
+    root: Path, name_v2: str, name_v1: str, controller: str = "memory"
+) -> Iterator[Path]:
+    """Files of a controller, for this process's cgroup and all parents, in each hierarchy. They may not exist.
 
     In a container the path in /proc/self/cgroup may be the host's and not exist below the mount.
     The parents, at least the mount itself, exist.
@@ -98,8 +99,8 @@ def list_cgroup_files(root: Path, name_v2: str, name_v1: str) -> Iterator[Path]:
             path = "/"
         if controllers == "":
             mount, name = root / "sys/fs/cgroup", name_v2
-        elif "memory" in controllers.split(","):
-            mount, name = root / "sys/fs/cgroup/memory", name_v1
+        elif controller in controllers.split(","):
+            mount, name = root / "sys/fs/cgroup" / controller, name_v1
         else:
             continue
         group = mount / path.strip("/")

@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
+from proxy.config.access_log import AccessLogConfig
 from proxy.config.admin import Admin
 from proxy.config.delegation_tokens import DelegationTokensConfig, PrincipalRulesText
 from proxy.config.isolation import Isolation
@@ -33,6 +34,7 @@ from proxy.config.units import (
     KIB,
     MIB,
     Count,
+    CountOrAuto,
     Duration,
     ListenAddress,
     RemoteAddress,
@@ -40,6 +42,7 @@ from proxy.config.units import (
 )
 
 LARGEST_FRAME_BYTES = (1 << 31) - 1  # Kafka's length prefix is an int32
+MOST_WORKERS = 31  # with the keeper 32 processes hold bytes of the arena
 HELD_CONNECTIONS = 256  # those above connectionRatePerAddress that are held before they are closed
 
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
@@ -433,44 +436,19 @@ class Limits(Section):
     )
 
 
-class AccessLogConfig(Section):
-    """JSON lines about Fetches and stored batches ([metrics.md](metrics.md)); read by `forebay audit`."""
-
-    directory: Path | None = Field(
-        default=None, description="Directory for the files. Unset: no access log."
-    )
-    rotate_size_bytes: Size = Field(
-        default=256 * MIB,
-        ge=64 * KIB,
-        le=64 * GIB,
-        description="Size at which a file is closed and compressed.",
-    )
-    keep_size_bytes: Size = Field(
-        default=4 * GIB,
-        ge=MIB,
-        le=64 * 1024 * GIB,
-        description="Size of all files together. Beyond it the oldest are deleted.",
-    )
-    keep_files: Count = Field(
-        default=1_000,
-        ge=2,
-        le=1_000_000,
-        description="Number of files, the current one included. Beyond it the oldest are deleted.",
-    )
-    queue_lines: Count = Field(
-        default=100_000,
-        ge=1_000,
-        le=10_000_000,
-        description="Lines that wait for the disk; one that names several partitions counts as so many."
-        " Further ones are dropped and counted.",
-    )
-
-
 class Config(Section):
     """The whole of `forebay.yaml`."""
 
     listeners: tuple[ListenerConfig, ...] = Field(
         min_length=1, max_length=64, description="Where clients connect."
+    )
+    workers: CountOrAuto = Field(
+        default=1,
+        ge=1,
+        le=MOST_WORKERS,
+        description="Processes that carry clients' bytes. 1: one process does all. From 2 on a process of its own, "
+        "the keeper, has the cache and asks the broker, and each worker takes a processor of its own. `auto`: the "
+        "processors that the container may use, less one for the keeper, and at least 1.",
     )
     cache: Cache = Field(default_factory=Cache, description="The block cache.")
     throttle: ThrottleConfig = Field(

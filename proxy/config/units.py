@@ -7,6 +7,7 @@ Owns the units: `512MiB`, `1h30m`, `HOST:PORT`. Must not know a key or a default
 """
 
 import re
+from collections.abc import Iterable
 from decimal import Decimal, InvalidOperation
 from typing import Annotated, NamedTuple
 
@@ -37,6 +38,7 @@ _DURATION_UNITS_US = {
 _SIZE = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[A-Za-z]*)")
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|us|µs|h|m|s)")
 _LONGEST_TEXT = 64
+AUTO = "auto"
 
 
 class Address(NamedTuple):
@@ -164,7 +166,25 @@ Size = Annotated[int, BeforeValidator(parse_size), PlainSerializer(format_size, 
 Duration = Annotated[
     float, BeforeValidator(parse_duration), PlainSerializer(format_duration, when_used="json")
 ]
+
+
+def refuse_auto(value: object) -> object:
+    """Raise ValueError, for `auto`, too: loading puts a number in its place (config/load.py)."""
+    if value == AUTO:
+        raise ValueError("must be a number by now")
+    return _refuse_bool(value)
+
+
 Count = Annotated[int, BeforeValidator(_refuse_bool)]
+CountOrAuto = Annotated[int, BeforeValidator(refuse_auto)]
+"""A count, or AUTO in the file: then the machine decides."""
+
+
+def is_or_auto(metadata: Iterable[object]) -> bool:
+    """Whether a key with this metadata of its field takes AUTO, too."""
+    return any(getattr(item, "func", None) is refuse_auto for item in metadata)
+
+
 ListenAddress = Annotated[
     Address, PlainValidator(parse_listen_address), PlainSerializer(str, when_used="json")
 ]

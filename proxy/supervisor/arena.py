@@ -20,7 +20,7 @@ log = logging.getLogger("forebay.supervisor")
 
 
 def open_arena(config: Config) -> ArenaMemory | None:
-    """The memory, which children inherit: what an earlier Forebay left if `cache.keepArena` is set, else empty. The
+    """The memory: what an earlier Forebay left if `cache.keepArena` is set, else empty. The
     file has the first listener's port in its name, or this process's id where that is 0. None: `cache.mode` is not
     `serve`, and a file that was left is removed. Raises ArenaError.
     """
@@ -36,8 +36,12 @@ def open_arena(config: Config) -> ArenaMemory | None:
     memory = open_memory() if path is None else open_file(path)
     if not wanted.keep_arena:
         memory.empty()
-    os.set_inheritable(memory.fd, True)
     return memory
+
+
+def renew_arena(memory: ArenaMemory) -> None:
+    """Have the next keeper find nothing."""
+    memory.empty()
 
 
 def close_arena(memory: ArenaMemory, config: Config) -> None:

@@ -1,4 +1,4 @@
-"""Figures: numbers of the supervisor that a worker shows, in a page that both have mapped.
+"""Figures: numbers of the supervisor that a worker or the keeper shows, in a page that both have mapped.
 
 Owns the page and its order. Must not know what is counted when. Invariants: the supervisor alone writes, one aligned
 word at a time, so that no reader sees half of one; a worker of another build reads by the names that came with it.
@@ -20,6 +20,10 @@ Reason = Literal["exit", "signal", "hung", "oom"]
 """How a worker ended that was replaced."""
 REASONS: Final[tuple[Reason, ...]] = ("exit", "signal", "hung", "oom")
 RESTARTS: Final = "forebay_worker_restarts_total"
+KEEPER_RESTARTS: Final = "forebay_keeper_restarts_total"
+WORKERS: Final = "forebay_workers"
+WORKERS_EXPECTED: Final = "forebay_workers_expected"
+KEEPER_READY: Final = "forebay_keeper_ready"
 UPGRADES: Final = "forebay_upgrades_total"
 STARVATIONS: Final = "forebay_worker_starvations_total"
 PIPES: Final = "forebay_pipes"
@@ -27,6 +31,10 @@ PIPES_TOTAL: Final = "forebay_pipes_total"
 PIPES_REFUSED: Final = "forebay_pipes_refused_total"
 FIGURES: Final[tuple[FigureName, ...]] = (
     *((RESTARTS, reason) for reason in REASONS),
+    *((KEEPER_RESTARTS, reason) for reason in REASONS),
+    (WORKERS,),
+    (WORKERS_EXPECTED,),
+    (KEEPER_READY,),
     (UPGRADES, "done"),
     (UPGRADES, "failed"),
     (STARVATIONS,),
@@ -35,19 +43,19 @@ FIGURES: Final[tuple[FigureName, ...]] = (
     (PIPES_REFUSED,),
 )
 
-LABELS: Final = {RESTARTS: "reason", UPGRADES: "upgrade"}
+LABELS: Final = {RESTARTS: "reason", KEEPER_RESTARTS: "reason", UPGRADES: "upgrade"}
 """The label of each metric that has one."""
 
 
 class Figures:
-    """All figures; 0 at first. `fd` is inherited."""
+    """All figures; 0 at first."""
 
     __slots__ = ("_page", "_place", "_words", "fd", "names")
 
     def __init__(self, fd: int | None = None, names: Sequence[FigureName] = FIGURES) -> None:
         """`fd` None: a new page, of this process. `names`: of its words, in their order."""
         if fd is None:
-            fd = os.memfd_create("forebay-figures", 0)
+            fd = os.memfd_create("forebay-figures")
             os.ftruncate(fd, mmap.PAGESIZE)
         self.fd = fd
         self.names = tuple(names)

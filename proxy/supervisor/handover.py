@@ -1,9 +1,10 @@
-"""Handover: all that a worker is given by the supervisor, in a memory file that it inherits.
+"""Handover: all that a worker or keeper is given by the supervisor, in a memory file that it inherits.
 
 Owns the file's format. Must not know what either process does with it. Invariants: the configuration
 of the start is read and checked once, by the supervisor. A worker of the same build takes its
 objects as they are; one of another build, installed while the supervisor runs, validates it anew.
-The supervisor alone writes the file, so that pickled objects are safe in it.
+The supervisor alone writes the file, so that pickled objects are safe in it. A process inherits the
+descriptors that its handover names, and no other.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from proxy.config import model
 from proxy.config.model import Config
 from proxy.sockets import Sockets
 from proxy.supervisor.figures import Figures
+from proxy.supervisor.role import Role
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 LARGEST_BYTES = 16 << 20
 
@@ -56,17 +58,21 @@ class NoHandover(Exception):
 
 class ConfigInForce:
     """The configuration that is in force, in a memory file which outlives each worker: a worker
-    writes it after a reload, the supervisor reads it before the next worker. `fd` is inherited.
+    writes it after a reload, of several processes the keeper; the supervisor reads it before the next
+    worker.
     """
 
-    __slots__ = ("fd",)
+    __slots__ = ("_is_writable", "fd")
 
-    def __init__(self, fd: int | None = None) -> None:
-        """`fd` None: a new file, without a configuration."""
-        self.fd = os.memfd_create("forebay-config", 0) if fd is None else fd
+    def __init__(self, fd: int | None = None, is_writable: bool = True) -> None:
+        """`fd` None: a new file, without a configuration. `is_writable` False: another process writes it."""
+        self.fd = os.memfd_create("forebay-config") if fd is None else fd
+        self._is_writable = is_writable
 
     def write(self, config: Config) -> None:
-        """Replace the configuration."""
+        """Replace the configuration, unless another process does."""
+        if not self._is_writable:
+            return
         text = json.dumps(_dump(config)).encode()
         os.ftruncate(self.fd, 0)
         os.pwrite(self.fd, text, 0)
@@ -90,7 +96,10 @@ class Handover:
     `forebay serve`, by which the configuration is read again. `heartbeat`: descriptor of the pipe to
     the supervisor. `arena`: memory that outlives each worker; None: no arena of this mode outlives one.
     `figures`: what the supervisor counts. `is_successor`: another worker serves until this one
-    accepts clients.
+    accepts clients. `role`, `number`: a worker's is 1 to `MOST_WORKERS`, unique among those that run;
+    the others' is 0. `keeper`: how workers reach the keeper: its listening socket, which the keeper alone is
+    given, or that one's address for a worker; None: ALONE. A worker has no `arena` and no admin sockets, the
+    keeper no sockets of listeners.
     """
 
     config: Config
@@ -101,10 +110,24 @@ class Handover:
     arena: ArenaMemory | None
     figures: Figures
     is_successor: bool = False
+    role: Role = Role.ALONE
+    number: int = 0
+    keeper: socket.socket | bytes | None = None
+
+    def list_descriptors(self) -> Iterator[int]:
+        """All that the process inherits."""
+        for one in (*(one for each in self.sockets.listeners for one in each), *self.sockets.admin):
+            yield one.fileno()
+        yield from (self.in_force.fd, self.heartbeat, self.figures.fd)
+        if self.arena is not None:
+            yield self.arena.fd
+        if isinstance(self.keeper, socket.socket):
+            yield self.keeper.fileno()
 
 
 def write_handover(handover: Handover) -> int:
     """A descriptor to be inherited, from which `read_handover` reads. The caller closes it."""
+    keeper = handover.keeper
     content = {
         "build": BUILD,
         "pickled": pickle.dumps(handover.config),
@@ -117,6 +140,9 @@ def write_handover(handover: Handover) -> int:
         "arena": None if handover.arena is None else (handover.arena.fd, handover.arena.path),
         "figures": (handover.figures.fd, handover.figures.names),
         "isSuccessor": handover.is_successor,
+        "role": handover.role.value,
+        "number": handover.number,
+        "keeper": keeper.fileno() if isinstance(keeper, socket.socket) else keeper,
     }
     fd = os.memfd_create("forebay-handover", 0)
     with os.fdopen(os.dup(fd), "wb") as file:
@@ -142,15 +168,19 @@ def read_handover(fd: int) -> Handover:
         for inherited in (content["heartbeat"], content["inForce"], figures.fd):
             os.set_inheritable(inherited, False)
         sockets = Sockets(tuple(map(_open, content["listeners"])), _open(content["admin"]))
+        role = Role(content.get("role", Role.ALONE.value))  # a supervisor of a build without roles
         return Handover(
             _read_config(content),
-            ConfigInForce(content["inForce"]),
+            ConfigInForce(content["inForce"], is_writable=role is not Role.WORKER),
             content["arguments"],
             sockets,
             content["heartbeat"],
             _open_arena(content["arena"]),
             figures,
             content["isSuccessor"],
+            role,
+            content.get("number", 0),
+            _open_keeper(content.get("keeper")),
         )
     except Exception as error:  # pickle raises of any kind
         raise NoHandover(f"descriptor {fd} holds no configuration: {error}") from error
@@ -161,6 +191,10 @@ def _open_arena(given: tuple[int, Path | None] | None) -> ArenaMemory | None:
         return None
     os.set_inheritable(given[0], False)
     return ArenaMemory(*given)
+
+
+def _open_keeper(given: int | bytes | None) -> socket.socket | bytes | None:
+    return _open([given])[0] if isinstance(given, int) else given
 
 
 def _open(descriptors: Sequence[int]) -> tuple[socket.socket, ...]:

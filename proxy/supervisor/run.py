@@ -1,13 +1,13 @@
-"""Supervisor: the process of `forebay serve`, which outlives its worker. Start reading here.
+"""Supervisor: the process of `forebay serve`, which outlives all others. Start reading here.
 
-Owns the listening sockets, the arena's memory, the order of workers and the choice between worker and
-pipes. Must not know Kafka, what is in the cache or clients' requests; it imports none of them, so that
-their faults are not its own. States:
+Owns the listening sockets, the arena's memory, the posts and the choice between workers and pipes. Must not know
+Kafka, what is in the cache or clients' requests; it imports none of them, so that their faults are not its own.
+Posts: one of role ALONE, or the keeper's and one for each worker. States:
 * a worker is ready: it accepts on all sockets, and the supervisor on none.
-* no worker is ready: clients wait in the backlog, and the supervisor answers at the admin port.
-* crash loop: the supervisor also accepts clients and pipes them to the broker.
-* upgrade (SIGUSR2): a successor starts beside the worker that is ready. Once it accepts clients, the
-  former drains and ends; if it never does, it is killed, and the former goes on.
+* no worker is ready: clients wait in the backlog.
+* crash loop of all workers: the supervisor also accepts clients and pipes them to the broker.
+* the process of the admin port (ALONE, or the keeper) is not ready: the supervisor answers there.
+* upgrade (SIGUSR2): see upgrades.py.
 """
 
 from __future__ import annotations
@@ -17,42 +17,38 @@ import contextlib
 import logging
 import resource
 import signal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from blockcache.arena_file import ArenaError
-from proxy.admin.access import METRICS, AdminAccess
-from proxy.admin.http import PROMETHEUS_TEXT, AdminServer, HttpResponse, build_probes
-from proxy.build_info import find_commit
-from proxy.sockets import bind_all
-from proxy.supervisor.arena import close_arena, open_arena
+from proxy.sockets import bind_all, listen_for_workers
+from proxy.supervisor.arena import close_arena, open_arena, renew_arena
 from proxy.supervisor.crash_policy import CrashPolicy
+from proxy.supervisor.fallback import Fallback, tell_unpiped
 from proxy.supervisor.figures import (
-    LABELS,
-    PIPES_REFUSED,
-    PIPES_TOTAL,
-    REASONS,
+    KEEPER_READY,
+    KEEPER_RESTARTS,
     RESTARTS,
-    STARVATIONS,
-    UPGRADES,
+    WORKERS,
+    WORKERS_EXPECTED,
     Figures,
 )
-from proxy.supervisor.handover import ConfigInForce, Handover
-from proxy.supervisor.pipes import Pipes, find_obstacle
+from proxy.supervisor.post import FAILED, Post
+from proxy.supervisor.role import Role
 from proxy.supervisor.signals import handle_signals
-from proxy.supervisor.worker_process import WorkerEnd, WorkerProcess, reap_orphans
+from proxy.supervisor.spawner import STOP_MARGIN_S, Spawner
+from proxy.supervisor.upgrades import Upgrades
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from blockcache.arena_file import ArenaMemory
     from proxy.config.model import Config
     from proxy.sockets import Sockets
+    from proxy.supervisor.worker_process import WorkerEnd, WorkerProcess
 
 log = logging.getLogger("forebay.supervisor")
 
-OK, FAILED = 0, 1
-STOP_MARGIN_S = 10.0
-"""Time beyond `shutdown.gracePeriod` for a worker to write its log and free its memory."""
+OK = 0
 
 
 async def serve(
@@ -60,7 +56,7 @@ async def serve(
 ) -> int:
     """Run until a signal of ENDING. `command` starts a worker. `arguments`: those of `forebay
     serve`, by which a worker reads the configuration again. Returns the exit code: that of a
-    first worker that cannot start, else that of the last worker. Raises OSError if an address
+    first process that cannot start, else that of the last ones. Raises OSError if an address
     cannot be bound.
     """
     raise_file_limit()
@@ -75,7 +71,7 @@ async def serve(
 
 
 class Supervisor:
-    """The supervisor and its one worker. `sockets` and `arena` are closed by `run`."""
+    """The supervisor and its posts. `sockets` and `arena` are closed by `run`."""
 
     def __init__(
         self,
@@ -86,282 +82,173 @@ class Supervisor:
         arguments: Sequence[str] = (),
         arena: ArenaMemory | None = None,
     ) -> None:
+        """Raises OSError: no address for the keeper."""
         self._config = config
         self._arena = arena
-        self._in_force = ConfigInForce()
-        self._arguments = arguments
         self._sockets = sockets
-        self._command = command
-        self._version = version
-        self._policy = CrashPolicy(config.supervisor.crash_limit, config.supervisor.crash_window_s)
         self._figures = Figures()
-        self._pipes = Pipes(config, sockets.listeners, self._figures)
-        self._worker: WorkerProcess | None = None
-        self._running: set[WorkerProcess] = set()
-        self._upgrade: asyncio.Task[None] | None = None
-        self._stopping = asyncio.Event()
-        self._closing: asyncio.Task[None] | None = None
-        routes = {
-            **build_probes(self.check_readiness),
-            METRICS: lambda: HttpResponse(self.render_metrics(), PROMETHEUS_TEXT),
-        }
-        self._admin = AdminServer(
-            routes,
-            max_connections=config.admin.max_connections,
-            request_timeout_s=config.admin.request_timeout_s,
-            access=AdminAccess(config.admin).check,
-            keeps_alive=False,
+        self._figures[WORKERS_EXPECTED,] = config.workers
+        self._fallback = Fallback(config, sockets, self._figures, version)
+        self._keeper_socket = listen_for_workers() if config.workers > 1 else None
+        self._spawner = Spawner(
+            config, command, arguments, sockets, arena, self._figures, self._keeper_socket
         )
+        self._stopping = asyncio.Event()
+        self._keeper: Post | None = None
+        if config.workers > 1:
+            self._keeper = self._build_post(Role.KEEPER)
+            numbers = range(1, config.workers + 1)
+            self._workers = [self._build_post(Role.WORKER, number) for number in numbers]
+        else:
+            self._workers = [self._build_post(Role.ALONE)]
+        self._main = self._keeper or self._workers[0]
+        self._upgrades = Upgrades(
+            self._workers, self._keeper, self._spawner, self._figures, self._stopping
+        )
+        self._to_reload: set[WorkerProcess] = set()
+        self._closing: list[asyncio.Task[None]] = []
+
+    def _build_post(self, role: Role, number: int = 0) -> Post:
+        limits = self._config.supervisor
+        policy = CrashPolicy(limits.crash_limit, limits.crash_window_s)
+        return Post(role, number, self._spawner, policy, self, self._stopping)
+
+    @property
+    def _posts(self) -> list[Post]:
+        return [*([self._keeper] if self._keeper else []), *self._workers]
 
     async def run(self) -> int:
-        """Start workers, one after another, until a signal of ENDING. Returns the exit code."""
+        """Keep a process at each post until a signal of ENDING. Returns the exit code."""
         handle_signals(self._stop)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, self._begin_upgrade)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self._reap_orphans)
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        loop.add_signal_handler(signal.SIGUSR2, self._upgrades.begin)
+        loop.add_signal_handler(signal.SIGCHLD, self._spawner.reap_orphans)
         tell_unpiped(self._config)
         try:
-            while not self._stopping.is_set():
-                await self._answer_admin()
-                end = await self._run_worker()
-                is_first = not any(self._figures[RESTARTS, reason] for reason in REASONS)
-                if self._stopping.is_set() or (
-                    is_first and end.reason == "exit" and not end.was_ready
-                ):
-                    return find_exit_code(end)
-                await self._wait_to_restart(end)
-            return OK
+            await self._fallback.answer_admin()
+            ends = await self._run_posts()
+            return next((code for code in map(find_exit_code, ends) if code != OK), OK)
         finally:
-            await asyncio.gather(*(worker.ended for worker in self._running))
-            await self._pipes.abort()
-            await self._admin.close()
+            await asyncio.gather(*(process.ended for process in self._spawner.running))
+            await self._fallback.close()
             self._sockets.close()
-            self._in_force.close()
+            if self._keeper_socket is not None:
+                self._keeper_socket.close()
+            self._spawner.in_force.close()
             self._figures.close()
             if self._arena is not None:
                 close_arena(self._arena, self._config)
 
-    def check_readiness(self) -> tuple[bool, list[str]]:
-        """Whether clients should connect although no worker is ready, and the reasons if not: they
-        should while all listeners are piped.
-        """
-        if self._stopping.is_set():
-            return False, ["stopping"]
-        if not self._pipes.is_open:
-            return False, ["no worker is ready yet"]
-        problems = self._pipes.list_problems()
-        return not problems, problems
+    async def _run_posts(self) -> list[WorkerEnd]:
+        """How the last processes ended. A post that ends by itself ends all."""
+        tasks = [asyncio.create_task(post.run()) for post in self._posts]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        self._stop()
+        await asyncio.wait(tasks)
+        return [end for task in tasks if (end := task.result()) is not None]
 
-    def render_metrics(self) -> bytes:
-        """What `/metrics` answers while no worker is ready, in Prometheus' text format."""
-        pipes = self._pipes
-        values = {
-            "forebay_ready": int(self.check_readiness()[0]),
-            "forebay_fallback": int(pipes.is_open),
-            "forebay_active_connections": len(pipes),
-            "forebay_connections_total": self._figures[PIPES_TOTAL,],
-            "forebay_connection_errors_total": self._figures[PIPES_REFUSED,],
-        }
-        lines = [f"{name} {value}" for name, value in values.items()]
-        build = f'version="{self._version}",commit_id="{find_commit()}"'
-        lines.append(f"forebay_build_info{{{build}}} 1")
-        for (name, *labeled), number in self._figures.read():
-            labels = f'{{{LABELS[name]}="{labeled[0]}"}}' if labeled else ""
-            lines.append(f"{name}{labels} {number}")
-        return "".join(f"{line}\n" for line in lines).encode()
+    def note_ready(self, post: Post) -> None:
+        """See `Watcher`."""
+        self.note_change()
+        if post.worker in self._to_reload:
+            self._to_reload.discard(post.worker)
+            post.worker.send_signal(signal.SIGHUP)
+        if post is self._main:
+            self._fallback.leave_admin()
+        if post.role.has_clients:
+            self._fallback.close_pipes()
 
-    async def _answer_admin(self) -> None:
-        if not self._admin.is_serving and not self._stopping.is_set():
-            await self._admin.start([one.dup() for one in self._sockets.admin])
+    def note_change(self) -> None:
+        """See `Watcher`."""
+        self._figures[WORKERS,] = sum(post.is_ready for post in self._workers)
+        self._figures[KEEPER_READY,] = int(self._main.is_ready)
 
-    async def _run_worker(self) -> WorkerEnd:
-        """Start a worker and wait for its end, or that of its last successor. While a killed one does not
-        end, clients are piped.
-        """
-        try:
-            self._worker = worker = self._start_worker(self._hand_over)
-        except OSError as error:
-            log.error("cannot start a worker: %s", error)
-            return WorkerEnd("exit", FAILED, was_ready=False, lived_s=0.0)
-        while True:
-            events = worker.ended, worker.silent, worker.retired
-            await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED)
-            if not worker.retired.done():
-                break
-            worker = self._worker
-        if not worker.ended.done():
-            log.error("killing a worker that does not answer", extra={"pid": worker.pid})
-            await asyncio.wait((worker.ended,), timeout=self._config.supervisor.heartbeat_timeout_s)
-        if not worker.ended.done() and not self._stopping.is_set():
-            await self._answer_admin()
-            self._open_pipes("a killed worker does not end")
-        return await worker.ended
+    async def note_stuck(self, post: Post) -> None:
+        """See `Watcher`."""
+        if post is self._main:
+            await self._fallback.answer_admin()
+        self._judge_pipes("a killed worker does not end")
 
-    def _start_worker(
-        self, on_ready: Callable[[], object], is_successor: bool = False
-    ) -> WorkerProcess:
-        """Start a worker with the configuration in force. Raises OSError."""
-        self._config = self._in_force.read() or self._config
-
-        def build_handover(heartbeat: int) -> Handover:
-            return Handover(
-                self._config,
-                self._in_force,
-                self._arguments,
-                self._sockets,
-                heartbeat,
-                self._arena,
-                self._figures,
-                is_successor,
-            )
-
-        worker = WorkerProcess(
-            self._command, build_handover, self._config, on_ready, self._note_starved
-        )
-        self._running.add(worker)
-        worker.ended.add_done_callback(lambda _end: self._forget(worker))
-        return worker
-
-    def _note_starved(self) -> None:
-        self._figures[STARVATIONS,] += 1
-        log.warning("a worker is silent for want of a processor: it is not killed yet")
-
-    def _forget(self, worker: WorkerProcess) -> None:
-        self._running.discard(worker)
-        self._reap_orphans()
+    async def note_end(self, post: Post, end: WorkerEnd, pause_s: float) -> None:
+        """See `Watcher`."""
+        restarts = KEEPER_RESTARTS if post.role is Role.KEEPER else RESTARTS
+        self._figures[restarts, end.reason] += 1
+        log.error("%s ended: %s; the next one starts in %g s", post, end, pause_s)
+        is_looping = post.is_failing if post.role.has_arena else self._is_new_loop
+        if end.is_fault or (is_looping and end.reason != "oom"):
+            await self._empty_arena(post)
+        if post is self._main:
+            await self._fallback.answer_admin()
+        self._judge_pipes("worker after worker ends soon")
 
     @property
-    def _patience_s(self) -> float:
-        """How long a worker may take to drain and end."""
-        return self._config.shutdown.grace_period_s + STOP_MARGIN_S
+    def _are_all_failing(self) -> bool:
+        return all(post.is_failing for post in self._workers)
 
-    def _begin_upgrade(self) -> None:
-        """SIGUSR2: replace the worker by one of the build that is on disk now."""
-        worker = self._worker
-        if worker is None or not worker.is_ready or worker.ended.done() or self._stopping.is_set():
-            log.warning(
-                "ignoring SIGUSR2: no worker is ready, of which another could take the place"
-            )
-        elif self._upgrade is not None:
-            log.warning("ignoring SIGUSR2: an upgrade is under way")
-        else:
-            self._upgrade = asyncio.create_task(self._replace(worker), name="upgrade")
-            self._upgrade.add_done_callback(self._end_upgrade)
+    @property
+    def _is_new_loop(self) -> bool:
+        """Whether now all workers end soon, and clients are not piped yet."""
+        return self._are_all_failing and not self._fallback.is_open
 
-    def _end_upgrade(self, _task: asyncio.Task[None]) -> None:
-        self._upgrade = None
+    def _judge_pipes(self, reason: str) -> None:
+        if self._are_all_failing and not self._stopping.is_set():
+            self._fallback.open_pipes(reason)
 
-    async def _replace(self, former: WorkerProcess) -> None:
-        """Start a successor of `former`, and end the one that is not to serve."""
-        log.info("upgrading: another worker starts", extra={"pid": former.pid})
-        is_ready = asyncio.Event()
-        try:
-            successor = self._start_worker(is_ready.set, is_successor=True)
-        except OSError as error:
-            self._fail_upgrade(f"it cannot be started: {error}")
-            return
-        waits = [asyncio.ensure_future(one.wait()) for one in (is_ready, self._stopping)]
-        events: list[asyncio.Future[Any]] = [
-            *waits,
-            successor.ended,
-            successor.silent,
-            former.ended,
-        ]
-        await asyncio.wait(
-            events,
-            timeout=self._config.supervisor.start_timeout_s,
-            return_when=asyncio.FIRST_COMPLETED,
-        )
-        for one in waits:
-            one.cancel()
-        if not successor.is_ready or former.ended.done() or self._stopping.is_set():
-            reason = self._explain(successor, former)
-            successor.end(signal.SIGKILL, 0.0)
-            await successor.ended
-            self._fail_upgrade(reason)
-            return
-        self._worker = successor
-        former.retire(self._patience_s)
-        self._figures[UPGRADES, "done"] += 1
-        log.info("upgraded: another worker serves clients, the former drains")
-        log.info("the former worker ended: %s", await former.ended)
-
-    def _explain(self, successor: WorkerProcess, former: WorkerProcess) -> str:
-        """Why an upgrade has failed."""
-        if self._stopping.is_set():
-            return "Forebay is stopping"
-        if former.ended.done():
-            return "the worker ended meanwhile"
-        if successor.ended.done():
-            return f"the new worker ended: {successor.ended.result()}"
-        timeout_s = self._config.supervisor.start_timeout_s
-        return f"the new worker does not accept clients after {timeout_s:g} s"
-
-    def _fail_upgrade(self, reason: str) -> None:
-        self._figures[UPGRADES, "failed"] += 1
-        log.error("the upgrade failed, the former worker goes on: %s", reason)
-
-    def _reload(self) -> None:
-        """SIGHUP: the worker reads the configuration again. Without a worker that is ready, it
-        cannot be checked, and stays as it is.
+    async def _empty_arena(self, post: Post) -> None:
+        """Drop what is in the cache: it may be wrong, or be why process after process ends. With one worker not while
+        a retired one has it mapped: its successor has not changed anything then. Of several workers each may have it
+        mapped: the next keeper gets other memory, and one that runs with the former ends.
         """
-        if self._worker is not None and self._worker.is_ready:
-            self._worker.send_signal(signal.SIGHUP)
-        else:
-            log.warning("ignoring SIGHUP: no worker is ready to reload the configuration")
-
-    def _hand_over(self) -> None:
-        """Leave all sockets to the worker, which accepts now."""
-        self._admin.stop_accepting()
-        if self._pipes.is_open:
-            log.warning("a worker runs again: clients are served by it")
-            self._pipes.close()
-
-    async def _wait_to_restart(self, end: WorkerEnd) -> None:
-        self._figures[RESTARTS, end.reason] += 1
-        is_own = not end.is_from_outside
-        pause_s = self._policy.note_end(end.lived_s, is_own)
-        is_looping = is_own and self._policy.is_looping
-        log.error("the worker ended: %s; the next one starts in %g s", end, pause_s)
-        if end.is_fault or (is_looping and end.reason != "oom"):
-            await self._empty_arena()
-        await self._answer_admin()
-        if is_looping:
-            self._open_pipes("worker after worker ends soon")
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(pause_s):
-                await self._stopping.wait()
-
-    async def _empty_arena(self) -> None:
-        """Drop what is in the cache: it may be wrong, or be why worker after worker ends. Not while a
-        retired worker has it mapped: its successor has not changed anything then.
-        """
-        successors = [worker.ended for worker in self._running if not worker.retired.done()]
-        await asyncio.gather(*successors)  # a failed upgrade ends them
-        if self._arena is not None and not self._running:
+        if self._arena is None:
+            return
+        if self._keeper is not None:
+            log.error("dropped the cache: its content may be wrong, or the reason of the end")
+            renew_arena(self._arena)
+            if post is not self._keeper:
+                self._keeper.renew()
+            return
+        running = self._spawner.list_running(Role.ALONE)
+        await asyncio.gather(*(one.ended for one in running if not one.retired.done()))
+        if not self._spawner.running:
             log.error("dropped the cache: its content may be wrong, or the reason of the end")
             self._arena.empty()
 
-    def _open_pipes(self, reason: str) -> None:
-        if not self._pipes.is_open:
-            log.error("clients are piped to the broker, without cache", extra={"reason": reason})
-            self._pipes.open()
+    def _reload(self) -> None:
+        """SIGHUP: all processes read the configuration again, and the keeper's is in force. Without one that is
+        ready, it cannot be checked, and stays as it is. A worker that is starting reads it once it is ready.
+        """
+        if not self._main.is_ready:
+            log.warning("ignoring SIGHUP: no worker is ready to reload the configuration")
+            return
+        for post in self._posts:
+            if post.worker is not None and post.is_ready:
+                post.worker.send_signal(signal.SIGHUP)
+        workers = self._spawner.list_running(Role.WORKER)
+        self._to_reload = {one for one in workers if not one.is_ready}
 
     def _stop(self) -> None:
-        """Stop at a signal: close the sockets here, and have the worker drain and end."""
+        """Stop at a signal: close the sockets here, and have all drain and end, the keeper last."""
         if self._stopping.is_set():
             return
         self._stopping.set()
-        self._closing = asyncio.create_task(self._close_clients())
-        for worker in self._running:
-            worker.end(signal.SIGTERM, self._patience_s)
+        self._fallback.is_stopping = True
+        self._closing = [
+            asyncio.create_task(each) for each in (self._close_clients(), self._drain())
+        ]
+        for role in (Role.ALONE, Role.WORKER):
+            for process in self._spawner.list_running(role):
+                process.end(signal.SIGTERM, self._spawner.patience_s)
+
+    async def _drain(self) -> None:
+        """End the keeper after the last worker: until then they are served from memory."""
+        await asyncio.gather(*(one.ended for one in self._spawner.list_running(Role.WORKER)))
+        for process in self._spawner.list_running(Role.KEEPER):
+            process.end(signal.SIGTERM, STOP_MARGIN_S)
 
     async def _close_clients(self) -> None:
-        await self._pipes.abort()
+        await self._fallback.abort_pipes()
         self._sockets.close()
-
-    def _reap_orphans(self) -> None:
-        reap_orphans([worker.pid for worker in self._running])
 
 
 def find_exit_code(end: WorkerEnd) -> int:
@@ -371,18 +258,6 @@ def find_exit_code(end: WorkerEnd) -> int:
     if end.code == -signal.SIGTERM:
         return OK
     return end.code if end.code >= 0 else FAILED
-
-
-def tell_unpiped(config: Config) -> None:
-    """Log which listeners' clients cannot be piped, and what happens to them instead."""
-    for listener in config.listeners:
-        if obstacle := find_obstacle(listener):
-            log.warning(
-                "while no worker can run, clients of listener %s are closed and try again: %s",
-                listener.name,
-                obstacle,
-                extra={"listener": listener.name},
-            )
 
 
 def raise_file_limit() -> None:

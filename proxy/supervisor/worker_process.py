@@ -4,7 +4,7 @@ Owns its pidfd and the reading end of its heartbeat. Must not know why it was st
 happens after its end. Invariants:
 * silence is counted in the supervisor's own ticks, so that a machine which stood still as a whole
   kills no worker; of a tick counts what the worker could use (starvation.py).
-* the process is reaped here, and no other of its descriptors stays open.
+* the process inherits the descriptors of its handover alone; it is reaped here, and none of its own stays open.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from proxy.supervisor.oom_kills import count_oom_kills
 from proxy.supervisor.starvation import count_own_s, read_usage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from proxy.config.model import Config
     from proxy.supervisor.figures import Reason
@@ -90,11 +90,12 @@ class WorkerProcess:
         self._on_ready, self._on_starved = on_ready, on_starved
         self._count_oom_kills, self._oom_kills = count_oom_kills, count_oom_kills()
         self._heartbeat, theirs = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        os.set_inheritable(theirs, True)
-        handover = write_handover(handing(theirs))
+        given = handing(theirs)
+        handover = write_handover(given)
         try:
             arguments = [*command, str(handover)]
-            self.pid, self._pidfd = spawn(arguments)
+            with inheriting(given.list_descriptors()):
+                self.pid, self._pidfd = spawn(arguments)
         except OSError:
             os.close(self._heartbeat)
             raise
@@ -179,6 +180,19 @@ class WorkerProcess:
             os.close(fd)
         lived_s = self._loop.time() - self._started_at
         self.ended.set_result(WorkerEnd(reason, code, self.is_ready, lived_s))
+
+
+@contextlib.contextmanager
+def inheriting(descriptors: Iterable[int]) -> Iterator[None]:
+    """Context in which processes that are started inherit these descriptors."""
+    kept = [fd for fd in descriptors if not os.get_inheritable(fd)]
+    for fd in kept:
+        os.set_inheritable(fd, True)
+    try:
+        yield
+    finally:
+        for fd in kept:
+            os.set_inheritable(fd, False)
 
 
 def spawn(arguments: list[str]) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from proxy.config.model import Config
 from proxy.config.section import UNIT_SUFFIXES, key_of
-from proxy.config.units import Address
+from proxy.config.units import Address, is_or_auto
 
 SCHEMA_FILE = Path(__file__).parents[2] / "helm" / "forebay" / "values.schema.json"
 LINE_LENGTH = 110
@@ -26,7 +26,7 @@ def build_config_schema(model: type[BaseModel] = Config) -> dict[str, Any]:
     """JSON Schema of a section: every key of it, no other; only in lists are some required."""
     properties = {}
     for attribute, field in model.model_fields.items():
-        if attribute.endswith(UNIT_SUFFIXES):
+        if attribute.endswith(UNIT_SUFFIXES) or is_or_auto(field.metadata):
             schema: dict[str, Any] = {"type": ["string", "integer"]}
         else:
             schema = _schema_of(field.annotation)

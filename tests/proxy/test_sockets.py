@@ -29,11 +29,11 @@ def test_address_in_use_names_listener_and_key_and_leaves_nothing_open(place, sa
     assert str(refused.value).endswith(f"{says} at {address} ({key}): Address already in use")
 
 
-def test_sockets_are_inherited_and_do_not_block() -> None:
+def test_sockets_do_not_block_and_go_to_nobody_by_themselves() -> None:
     bound = bind_all(build_config())
     try:
         for one in (bound.listeners[0][0], bound.admin[0]):
-            assert one.get_inheritable()
+            assert not one.get_inheritable()
             assert not one.getblocking()
             assert find_address([one]).port > 0
     finally:

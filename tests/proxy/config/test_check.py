@@ -8,6 +8,7 @@ import pytest
 
 from proxy.config.admin import Admin, AdminTls
 from proxy.config.check import (
+    FURTHER_PROCESS_BYTES,
     LARGEST_SECRET_BYTES,
     PROCESS_BYTES,
     ConfigFindings,
@@ -286,6 +287,17 @@ def test_cache_larger_than_memory_is_refused() -> None:
     assert found(cache=Cache(size_bytes=5 * GIB, directory="", mode="off")) == ConfigFindings(
         (), ()
     )
+
+
+def test_each_further_process_takes_memory() -> None:
+    """One worker is in PROCESS_BYTES; from two on there is a keeper, too."""
+    limits = Limits()
+    room = 4 * GIB - limits.request_memory_bytes - limits.response_memory_bytes - PROCESS_BYTES
+    assert found(cache=Cache(size_bytes=room, directory=""), workers=1) == ConfigFindings((), ())
+    three = room - 3 * FURTHER_PROCESS_BYTES
+    assert found(cache=Cache(size_bytes=three, directory=""), workers=3).warnings == ()
+    (warning,) = found(cache=Cache(size_bytes=three + 1, directory=""), workers=3).warnings
+    assert "above the limit of 4GiB" in warning
 
 
 def test_observing_cache_needs_a_quarter_of_memory(

@@ -11,7 +11,8 @@ from pydantic import ValidationError
 from proxy.config.keys import EVERY, KEYS, SettingKey, environment_name
 from proxy.config.load import Loaded, Setting, describe, explain, load, scan_environment
 from proxy.config.memory import Memory
-from proxy.config.model import Cache, Config
+from proxy.config.model import MOST_WORKERS, Cache, Config
+from proxy.config.processors import Processors, find_processors, plan_workers
 from proxy.config.units import GIB, MIB, Address
 from proxy.config.yaml_file import ConfigError
 
@@ -308,3 +309,40 @@ def test_settings_come_in_the_order_of_their_indexes() -> None:
     settings, problems = scan_environment(environ)
     assert [setting.path[1] for setting in settings] == [0, 2, 10]
     assert problems == []
+
+
+@pytest.mark.parametrize(
+    ("processors", "workers"), [(1, 1), (2, 1), (3, 2), (16, 15), (32, 31), (64, 31)]
+)
+def test_auto_leaves_a_processor_to_the_keeper(
+    tmp_path: Path, processors: int, workers: int
+) -> None:
+    path = tmp_path / "forebay.yaml"
+    path.write_text("workers: auto\n" + SMALL + "  size: 64MiB\n")
+    loaded = load(path, {}, (), MEMORY, Processors(processors, "processors of a test"))
+    assert loaded.config.workers == workers
+    reason = f"{processors} processors of a test, less one for the keeper"
+    assert loaded.choices == (f"workers is {workers}: {reason}",)
+    assert f"workers: {workers}" in describe(loaded)
+    assert f"# derived: {reason}" in describe(loaded)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("0", "must be at least 1, is 0"),
+        ("32", "must be at most 31, is 32"),
+        ("all", "must be a whole number, is 'all'"),
+        ("true", "'true' is not a number"),
+    ],
+)
+def test_other_numbers_of_workers_are_refused(tmp_path: Path, given: str, says: str) -> None:
+    (problem,) = problems_of(tmp_path, f"workers: {given}\n" + SMALL)
+    assert problem == f"workers: {says} (forebay.yaml:1)"
+
+
+def test_workers_are_one_by_default_and_a_variable_sets_them(tmp_path: Path) -> None:
+    assert load_text(tmp_path, SMALL).config.workers == 1
+    assert load_text(tmp_path, SMALL, {"FOREBAY_WORKERS": "3"}).config.workers == 3
+    derived = load_text(tmp_path, SMALL, {"FOREBAY_WORKERS": "auto"})
+    assert derived.config.workers == plan_workers(find_processors(), MOST_WORKERS).count

@@ -54,7 +54,9 @@ def test_every_number_is_accepted_within_its_bounds(key: SettingKey) -> None:
     is_share = key.field.annotation is float and not unit
     scale = 1_000_000 if unit else 1_000 if is_share else 1
     others = {
-        key_of(name): "x" for name, field in key.section.model_fields.items() if field.is_required()
+        key_of(name): [{"listen": ":0", "upstream": "b:2"}] if name == "listeners" else "x"
+        for name, field in key.section.model_fields.items()
+        if field.is_required()
     }
 
     def given(value: float) -> dict[str, object]:

@@ -21,8 +21,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from metrics.catalog import CATALOG
 from proxy.build_info import find_version
 from proxy.sockets import Sockets
-from proxy.supervisor.figures import REASONS
-from proxy.supervisor.run import FAILED, OK, Supervisor, find_exit_code
+from proxy.supervisor.fallback import Fallback
+from proxy.supervisor.figures import REASONS, Figures
+from proxy.supervisor.post import FAILED
+from proxy.supervisor.run import OK, find_exit_code
 from proxy.supervisor.worker_process import WorkerEnd
 from tests.kit.broker.certificates import write_certificates
 from tests.kit.broker.settings import HOST
@@ -232,8 +234,8 @@ def test_as_process_1_it_ends_in_order(tmp_path: Path) -> None:
 
 
 async def test_metrics_without_a_worker_are_the_catalogs() -> None:
-    supervisor = Supervisor(build_config(), Sockets(((),), ()), [], "1.0")
-    families = list(text_string_to_metric_families(supervisor.render_metrics().decode()))
+    fallback = Fallback(build_config(), Sockets(((),), ()), Figures(), "1.0")
+    families = list(text_string_to_metric_families(fallback.render_metrics().decode()))
     samples = [sample for family in families for sample in family.samples]
     for sample in samples:
         metric = CATALOG[sample.name]

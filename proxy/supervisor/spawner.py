@@ -1,0 +1,135 @@
+"""Spawner: starts the processes of all posts, each with what its role needs.
+
+Owns the running processes, and which descriptors each is given. Must not know when a process is started, nor why.
+Invariants:
+* a worker is given neither the arena nor the admin port, the keeper no sockets of clients.
+* no two processes that run have one worker's number.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from proxy.config.model import MOST_WORKERS
+from proxy.sockets import Sockets
+from proxy.supervisor.figures import STARVATIONS
+from proxy.supervisor.handover import ConfigInForce, Handover
+from proxy.supervisor.role import Role
+from proxy.supervisor.worker_process import WorkerProcess, reap_orphans
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Iterable, Sequence
+
+    from blockcache.arena_file import ArenaMemory
+    from proxy.config.model import Config
+    from proxy.supervisor.figures import Figures
+
+log = logging.getLogger("forebay.supervisor")
+
+STOP_MARGIN_S = 10.0
+"""Time beyond `shutdown.gracePeriod` for a process to write its log and free its memory."""
+
+
+class Spawner:
+    """All processes that run. `sockets`, `arena`, `figures` and `keeper` are the caller's to close."""
+
+    def __init__(
+        self,
+        config: Config,
+        command: Sequence[str],
+        arguments: Sequence[str],
+        sockets: Sockets,
+        arena: ArenaMemory | None,
+        figures: Figures,
+        keeper: socket.socket | None,
+    ) -> None:
+        """`command` starts a worker. `keeper`: the keeper's listening socket, where there is one."""
+        self.config = config
+        self.in_force = ConfigInForce()
+        self._command = command
+        self._arguments = arguments
+        self._sockets = sockets
+        self._arena = arena
+        self._figures = figures
+        self._keeper = keeper
+        self.running: dict[WorkerProcess, tuple[Role, int]] = {}
+        """Role and number of each process."""
+
+    @property
+    def patience_s(self) -> float:
+        """How long a process may take to drain and end."""
+        return self.config.shutdown.grace_period_s + STOP_MARGIN_S
+
+    @property
+    def heartbeat_timeout_s(self) -> float:
+        """Silence after which a process is killed."""
+        return self.config.supervisor.heartbeat_timeout_s
+
+    def start(
+        self, role: Role, number: int, on_ready: Callable[[], object], is_successor: bool = False
+    ) -> WorkerProcess:
+        """Start a process with the configuration in force. Raises OSError."""
+        self.config = self.in_force.read() or self.config
+
+        def build_handover(heartbeat: int) -> Handover:
+            return self._build_handover(heartbeat, role, number, is_successor)
+
+        process = WorkerProcess(
+            self._command, build_handover, self.config, on_ready, self._note_starved
+        )
+        self.running[process] = role, number
+        process.ended.add_done_callback(lambda _end: self._forget(process))
+        return process
+
+    def _build_handover(
+        self, heartbeat: int, role: Role, number: int, is_successor: bool
+    ) -> Handover:
+        return Handover(
+            self.config,
+            self.in_force,
+            self._arguments,
+            share_sockets(self._sockets, role),
+            heartbeat,
+            self._arena if role.has_arena else None,
+            self._figures,
+            is_successor,
+            role,
+            number,
+            self._share_keeper(role),
+        )
+
+    def _share_keeper(self, role: Role) -> socket.socket | bytes | None:
+        if self._keeper is None or role is Role.KEEPER:
+            return self._keeper
+        address = self._keeper.getsockname()
+        assert isinstance(address, bytes)
+        return address
+
+    def list_running(self, role: Role) -> list[WorkerProcess]:
+        """The processes of a role, retired ones and successors included."""
+        return [process for process, (its_role, _) in self.running.items() if its_role is role]
+
+    def list_free_numbers(self, taken: Iterable[int]) -> list[int]:
+        """Numbers of workers that no process has, nor any of `taken`, in order."""
+        used = {number for _, number in self.running.values()} | set(taken)
+        return [number for number in range(1, MOST_WORKERS + 1) if number not in used]
+
+    def reap_orphans(self) -> None:
+        """Reap ended children that are none of `running`."""
+        reap_orphans([process.pid for process in self.running])
+
+    def _forget(self, process: WorkerProcess) -> None:
+        del self.running[process]
+        self.reap_orphans()
+
+    def _note_starved(self) -> None:
+        self._figures[STARVATIONS,] += 1
+        log.warning("a worker is silent for want of a processor: it is not killed yet")
+
+
+def share_sockets(sockets: Sockets, role: Role) -> Sockets:
+    """Those for a process of that role; without any, each listener stays in its place."""
+    listeners = sockets.listeners if role.has_clients else tuple(() for _ in sockets.listeners)
+    return Sockets(listeners, sockets.admin if role.has_arena else ())
