@@ -35,6 +35,7 @@ from proxy.admin.samples import collect
 from proxy.broker import Broker
 from proxy.build_info import find_version
 from proxy.config.load import Loaded
+from proxy.config.share import share_config
 from proxy.dispatch import Dispatch
 from proxy.identity.sign_in_check import SignInCheck, SignInPlace
 from proxy.janitor import Janitor
@@ -382,6 +383,8 @@ async def serve(
     stopping = asyncio.Event()
     handle_signals(stopping.set)
     config = handover.config
+    if handover.role is Role.WORKER:
+        config, read = take_share(config, read)
     every_s = config.supervisor.heartbeat_timeout_s / BEATS
     heartbeat = HeartbeatSender(handover.heartbeat, every_s, stopping.set)
     heartbeat.start()
@@ -420,6 +423,19 @@ async def serve(
         await forebay.stop(has_successor.is_set())
     log.info("stopped")
     return 0
+
+
+def take_share(
+    config: Config, read: Callable[[], Loaded] | None
+) -> tuple[Config, Callable[[], Loaded]]:
+    """The configuration of one of several workers, and what loads it again."""
+    share = share_config(config, config.workers)
+
+    def read_share() -> Loaded:
+        loaded = Loaded(config, {}, (), ()) if read is None else read()
+        return dataclasses.replace(loaded, config=share_config(loaded.config, config.workers))
+
+    return share, read_share
 
 
 def end_for_successor(stopping: asyncio.Event, has_successor: asyncio.Event) -> None:

@@ -72,8 +72,8 @@ class QuotaTable:
         """
         topics, clients = self.topics.take_usage(), self.clients.take_usage()
         return (
-            {key: tuple(usage) for key, usage in topics.items()},
-            {key: tuple(usage) for key, usage in clients.items()},
+            {key: (one.spent_bytes, one.in_flight_bytes) for key, one in topics.items()},
+            {key: (one.spent_bytes, one.in_flight_bytes) for key, one in clients.items()},
         )
 
     def learn_usage(
