@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from blockcache.arena_file import ArenaMemory
     from proxy.admin.log_queue import LogQueue
     from proxy.config.model import Config
+    from proxy.config.units import Address
     from proxy.keeper.keeper_link import KeeperLink
     from proxy.net.listener import AnyListener
     from proxy.sockets import Sockets
@@ -102,6 +103,7 @@ class Readiness:
         "_listeners",
         "_own_connections",
         "_sign_in_check",
+        "_upstream",
         "_was_ready",
     )
 
@@ -110,9 +112,11 @@ class Readiness:
         listeners: Sequence[AnyListener | PassThroughListener],
         own_connections: OwnConnections,
         sign_in_check: SignInCheck,
+        upstream: Address,
         boot: str,
     ) -> None:
-        """`boot` names the process in log lines."""
+        """`upstream`: the broker's address. `boot` names the process in log lines."""
+        self._upstream = upstream
         self._sign_in_check = sign_in_check
         self._listeners = listeners
         self._own_connections = own_connections
@@ -129,7 +133,7 @@ class Readiness:
             reasons.append("stopping")
         if not self._own_connections.reachable:
             reasons.append(
-                f"the broker at {self._listeners[0].upstream} is not reachable: "
+                f"the broker at {self._upstream} is not reachable: "
                 f"{self._own_connections.refusal}"
             )
         elif self._sign_in_check.problem:
@@ -204,6 +208,7 @@ class Forebay:
             (*self.listeners, *self.pass_through) if role.has_clients else (),
             self.own_connections,
             self.sign_in_check,
+            config.listeners[0].upstream,
             self.boot,
         )
         self.takeover = Takeover(self.broker)
@@ -314,11 +319,10 @@ class Forebay:
     def _begin_access_log(self, sockets: Sockets) -> None:
         """Put the first line, which has no counts. Nobody was accepted."""
         if self.broker.access_log is not None and self.broker.counter_lines is not None:
-            listeners = self.config.listeners if self.role.has_clients else ()
             shown = [
                 ListenerAddress(one.name, str(find_address(each)), str(one.upstream))
-                for one, each in zip(listeners, sockets.listeners, strict=True)
-                if not one.pass_through
+                for one, each in zip(self.config.listeners, sockets.listeners, strict=True)
+                if each and not one.pass_through
             ]
             self.broker.access_log.learn_listeners(shown)
             self.broker.counter_lines.put("open")

@@ -156,6 +156,7 @@ class KeeperBroker(Broker):
         now: Callable[[], float],
     ) -> None:
         self.links: dict[int, WorkerLink] = {}
+        self._left: set[int] = set()
         self.shown = ShownPartitions(
             open_segment(cache.statistics().partitions_max), self._tell_news
         )
@@ -209,3 +210,12 @@ class KeeperBroker(Broker):
         self.shown.flush()
         for link in list(self.links.values()):
             link.tell_throttle()
+        self._left = {one for one in self._left if not self._may_release(one)}
+
+    def note_left(self, number: int) -> None:
+        """Note that a worker has left: what it has pinned is let go once its process is dead."""
+        self._left.add(number)
+
+    def _may_release(self, number: int) -> bool:
+        """Whether nothing is left to be released of this number."""
+        return number in self.links or self.cache.release_holder(number)

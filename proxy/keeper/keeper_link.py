@@ -116,13 +116,13 @@ class KeeperLink:
             await loop.sock_connect(sock, self._address)
             await loop.sock_sendall(sock, marshal.dumps((self._number, os.getpid())))
             await _until_readable(loop, sock)
-            hello, fds, _, _ = socket.recv_fds(sock, HELLO_BYTES, HELLO_FDS)
+            _, fds, _, _ = socket.recv_fds(sock, HELLO_BYTES, HELLO_FDS)
             if len(fds) != HELLO_FDS:
                 raise EOFError("it has closed the connection")
             rows_fd, arena_fd = fds
             fds = []
             segment = attach_segment(rows_fd)
-            self._broker.attach_cache(arena_fd, self._number, marshal.loads(hello))
+            self._broker.attach_cache(arena_fd, self._number)
         except BaseException:
             for fd in fds:
                 os.close(fd)

@@ -9,10 +9,10 @@ for. Invariants:
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import marshal
 import socket
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from proxy.keeper.messages import WORKER_GONE
@@ -25,7 +25,9 @@ log = logging.getLogger("forebay.keeper")
 
 GREETING_BYTES: Final = 64
 GREETING_S: Final = 5.0
+HELLO: Final = b"forebay"
 LOOK_EVERY_S: Final = 0.05
+SCRAPE_S: Final = 2.0
 
 
 class KeeperServer:
@@ -53,9 +55,9 @@ class KeeperServer:
 
     async def _run(self) -> None:
         loop, cache = asyncio.get_running_loop(), self._broker.cache
+        cache.share()
         while cache.is_pending:  # noqa: ASYNC110
             await asyncio.sleep(LOOK_EVERY_S)
-        cache.share()
         while True:
             try:
                 sock, _ = await loop.sock_accept(self._listening)
@@ -77,7 +79,7 @@ class KeeperServer:
             if former is not None:
                 former.messages.close()
             fds = self._broker.shown.segment.fd, self._broker.cache.memory_fd
-            socket.send_fds(sock, [marshal.dumps(self._broker.cache.arena_bytes)], fds)
+            socket.send_fds(sock, [HELLO], fds)
         except (OSError, TimeoutError, EOFError, ValueError, TypeError) as error:
             log.warning("a worker does not say who it is: %s", error)
             sock.close()
@@ -87,12 +89,28 @@ class KeeperServer:
         await loop.create_unix_connection(lambda: link.messages, sock=sock)
         log.info("a worker is attached", extra={"worker": number, "pid": pid})
 
+    async def scrape(self) -> list[bytes]:
+        """What each worker counts, packed; of those that do not answer in time, nothing."""
+        loop = asyncio.get_running_loop()
+        answers: list[asyncio.Future[bytes]] = []
+        for link in list(self._broker.links.values()):
+            answer = loop.create_future()
+            answers.append(answer)
+            link.scrape(partial(_settle, answer))
+        if answers:
+            await asyncio.wait(answers, timeout=SCRAPE_S)
+        return [one.result() for one in answers if one.done() and one.result()]
+
     def _ended(self, link: WorkerLink) -> None:
         """Release what a worker held that is gone, unless another has its number by now."""
         if self._broker.links.get(link.number) is link:
             del self._broker.links[link.number]
-            with contextlib.suppress(Exception):
-                self._broker.cache.release_holder(link.number)
+            self._broker.note_left(link.number)
             log.info("a worker has left", extra={"worker": link.number})
             for other in list(self._broker.links.values()):
                 other.tell(WORKER_GONE, link.number)
+
+
+def _settle(answer: asyncio.Future[bytes], samples: bytes) -> None:
+    if not answer.done():
+        answer.set_result(samples)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from blockcache.arena_file import ArenaMemory
 from proxy.broker import Broker
 from proxy.keeper import messages
 from proxy.keeper.asked_throttle import AskedThrottle
@@ -90,9 +91,9 @@ class WorkerBroker(Broker):
 
     # -- the keeper --------------------------------------------------------------------------------
 
-    def attach_cache(self, arena_fd: int, number: int, described: object) -> None:
-        """Read from the keeper's arena from now on. Raises ArenaError."""
-        self.cache.attach(arena_fd, number)
+    def attach_cache(self, arena_fd: int, number: int) -> None:
+        """Read from the keeper's arena from now on; owns its descriptor. Raises ArenaError."""
+        self.cache.become(ArenaMemory(arena_fd), number)
 
     def lose_keeper(self) -> None:
         """The keeper is gone: nothing is known of any partition."""
