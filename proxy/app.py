@@ -29,8 +29,14 @@ from blockcache.arena_file import ArenaError
 from blockcache.cache import BlockCache
 from metrics.access_log import AccessLog, ListenerAddress, LogLimits
 from metrics.collector import Exposition
-from proxy.admin.access import AdminAccess
-from proxy.admin.http import AdminServer, HttpResponse, build_routes, json_answer
+from proxy.admin.access import METRICS, AdminAccess
+from proxy.admin.http import (
+    PROMETHEUS_TEXT,
+    AdminServer,
+    HttpResponse,
+    build_routes,
+    json_answer,
+)
 from proxy.admin.samples import collect
 from proxy.broker import Broker
 from proxy.build_info import find_version
@@ -40,6 +46,7 @@ from proxy.dispatch import Dispatch
 from proxy.identity.sign_in_check import SignInCheck, SignInPlace
 from proxy.janitor import Janitor
 from proxy.keeper.broker import KeeperBroker
+from proxy.keeper.merged import merge, pack, unpack
 from proxy.keeper.server import KeeperServer
 from proxy.keeper.worker_broker import WorkerBroker
 from proxy.net.listener import Listener
@@ -133,8 +140,7 @@ class Readiness:
             reasons.append("stopping")
         if not self._own_connections.reachable:
             reasons.append(
-                f"the broker at {self._upstream} is not reachable: "
-                f"{self._own_connections.refusal}"
+                f"the broker at {self._upstream} is not reachable: {self._own_connections.refusal}"
             )
         elif self._sign_in_check.problem:
             reasons.append(f"Forebay cannot sign in for clients: {self._sign_in_check.problem}")
@@ -227,6 +233,8 @@ class Forebay:
             lambda: dataclasses.asdict(self.broker.disk_throttle.statistics()),
             self.broker.scheduler.report,
         )
+        if self.keeper is not None:
+            routes[METRICS] = partial(self._answer_metrics, self.keeper)
         limits = config.admin
         self.admin_access = AdminAccess(limits)
         self.admin = AdminServer(
@@ -259,7 +267,13 @@ class Forebay:
 
     def pack_samples(self) -> bytes:
         """What this process counts, for the keeper."""
-        return b""
+        return pack(collect(self))
+
+    async def _answer_metrics(self, keeper: KeeperServer) -> HttpResponse:
+        """The counts of this process and of all workers."""
+        others = [unpack(one) for one in await keeper.scrape()]
+        exposition = Exposition(lambda: merge(collect(self), others))
+        return HttpResponse(exposition.render(), PROMETHEUS_TEXT)
 
     @property
     def config(self) -> Config:
