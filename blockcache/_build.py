@@ -29,7 +29,7 @@ HARDENED = (
 """A C library before glibc 2.34 warns that it takes 3 for 2."""
 STRICT = ("-std=c11", "-O2", "-g", "-fPIC", "-Wall", "-Wextra", "-Werror", *HARDENED)
 WRAPPER = ("-O2", "-fPIC", "-w", *HARDENED)
-LINKING = ("-Wl,-z,relro,-z,now",)
+LINKING = ("-Wl,-z,relro,-z,now", "-pthread")
 
 
 class BuildFailed(Exception):

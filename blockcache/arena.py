@@ -95,20 +95,26 @@ class Returned(deque[Any]):
 class Arena:
     """The mapping, C's `fc_arena` in use (`header`), the hits that hold pins, and lent memory that was `returned`.
 
+    `holder`: by which number its pins are booked; 0: it is the process that writes, or will be.
+
     `mapped`: the `fc_arena` in the mapping. `is_left`: it holds what an earlier process left, or still writes.
     `other_bytes`: the size of what an earlier process left where that was emptied, else 0.
     """
 
-    def __init__(self, size_bytes: int, memory: ArenaMemory) -> None:
-        """Owns `memory`, which is emptied unless it has this size. Raises ArenaError: ArenaInUse if another process
-        writes to one of another size.
+    def __init__(self, size_bytes: int, memory: ArenaMemory, holder: int = 0) -> None:
+        """Owns `memory`, which holder 0 empties unless it has this size. Raises ArenaError: ArenaInUse if another
+        process writes to one of another size, or has this holder's number.
         """
         self.memory = memory
+        self.holder = holder
         left_bytes = memory.size_bytes
         self.is_left = left_bytes == size_bytes
         self.other_bytes = 0 if self.is_left else left_bytes
         try:
-            if memory.try_lock():
+            if holder:
+                if not self.is_left or not memory.try_hold(holder):
+                    raise ArenaInUse(f"another process is the arena's holder {holder}")
+            elif memory.try_lock():
                 memory.allocate(size_bytes)
             elif not self.is_left:
                 raise ArenaInUse("another process writes to the arena, which has another size")
@@ -137,7 +143,7 @@ class Arena:
         """Gives back a hit's pins; nothing once the arena is closed."""
         self.hits.discard(hit)
         if self.header is not None:
-            lib.fc_release(self.header, ffi.from_buffer("fc_segment[]", packed), pins)
+            lib.fc_release(self.header, self.holder, ffi.from_buffer("fc_segment[]", packed), pins)
 
     def lend(self, at: int, size_bytes: int) -> memoryview:
         """Memory to be written to, which C has reserved; among the `returned` once its last view is gone."""

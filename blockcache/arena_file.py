@@ -5,6 +5,8 @@ is in it (arena.py), nor the C code: the supervisor opens it. Invariants:
 * a file belongs to one Forebay at a time (flock, which inherited descriptors share), and only if this user owns it and
   no other may open it.
 * one process at a time writes: it has `try_lock`'s lock, which goes with the process.
+* a process that reads has a number (holder) that no other living one has: `try_hold`'s lock. A process maps an arena's
+  memory once: POSIX drops its locks as soon as it closes any descriptor of that file (fcntl(2)).
 """
 
 from __future__ import annotations
@@ -27,7 +29,10 @@ IDENTITY_AT = 528
 """Where an arena says whose bytes it holds (fc_arena.identity); zeros: nobody has said so."""
 FLOCK = struct.Struct("@hhqqi4x")  # struct flock of 64-bit Linux
 IN_USE_AT, WRITER_AT = 0, 1
-"""Bytes of the file that stand for its locks: of the Forebay that has it, and of the process that writes."""
+"""Bytes of the file that stand for its locks: of the Forebay that has it, and of the process that writes, which is
+holder 0. That of holder n is the n-th behind."""
+HOLDERS = 32
+"""Processes that may have pins: holders are below (FC_HOLDERS)."""
 
 
 class ArenaError(Exception):
@@ -64,7 +69,13 @@ class ArenaMemory:
 
     def try_lock(self) -> bool:
         """Become the process that writes, until its end or `close`. Return False while another one does."""
-        wanted = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, WRITER_AT, 1, 0)
+        return self.try_hold(0)
+
+    def try_hold(self, holder: int) -> bool:
+        """Become the process of this number (0: the one that writes), until its end or `close`. Return False while
+        another process is.
+        """
+        wanted = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, WRITER_AT + holder, 1, 0)
         try:
             fcntl.fcntl(self.fd, fcntl.F_SETLK, wanted)
         except OSError as failure:
@@ -72,6 +83,20 @@ class ArenaMemory:
                 raise
             return False
         return True
+
+    def find_living(self) -> int:
+        """Other living processes that have a number above 0, as bits: `1 << holder`."""
+        return sum(1 << holder for holder in range(1, HOLDERS) if self.is_living(holder))
+
+    def is_living(self, holder: int) -> bool:
+        """Whether another living process has this number."""
+        asked = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, WRITER_AT + holder, 1, 0)
+        kind: int = FLOCK.unpack(fcntl.fcntl(self.fd, fcntl.F_GETLK, asked))[0]
+        return kind != fcntl.F_UNLCK
+
+    def is_same(self, fd: int) -> bool:
+        """Whether this descriptor is of the same memory."""
+        return os.path.samestat(os.fstat(self.fd), os.fstat(fd))
 
     def allocate(self, size_bytes: int) -> None:
         """Have `size_bytes` at once, so that none is missing later (as a SIGBUS). A file of this size keeps its bytes,
@@ -101,8 +126,16 @@ class ArenaMemory:
         )
 
     def empty(self) -> None:
-        """Give its memory back. Nobody may have it mapped."""
+        """Give its memory back. Nobody may have it mapped: for others `renew`."""
         os.ftruncate(self.fd, 0)
+
+    def renew(self) -> None:
+        """Be other, empty memory: of a new file under the same name, or anonymous as before. `fd` keeps its number.
+        Who has the former memory mapped keeps it. Raises ArenaError; ArenaInUse if the name is another Forebay's file.
+        """
+        fd = make_file(self.path, self.fd) if self.path is not None else make_memory()
+        os.dup2(fd, self.fd, inheritable=os.get_inheritable(self.fd))
+        os.close(fd)
 
     def remove(self) -> None:
         """Remove the file, if `path` still names this one."""
@@ -118,7 +151,12 @@ class ArenaMemory:
 
 def open_memory() -> ArenaMemory:
     """Return anonymous memory."""
-    return ArenaMemory(os.memfd_create("forebay-arena", os.MFD_CLOEXEC))
+    return ArenaMemory(make_memory())
+
+
+def make_memory() -> int:
+    """A descriptor of anonymous memory."""
+    return os.memfd_create("forebay-arena", os.MFD_CLOEXEC)
 
 
 def open_file(path: Path) -> ArenaMemory:
@@ -167,11 +205,7 @@ def lock_file(path: Path) -> int:
             reason = f"{failure.strerror}; it {foreign}" if foreign else failure.strerror
             raise ArenaError(f"arena file {path}: {reason}") from failure
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # The same once more, as a lock that a reader can ask after without taking it (map_read_only).
-            fcntl.fcntl(
-                fd, fcntl.F_OFD_SETLK, FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, IN_USE_AT, 1, 0)
-            )
+            take_file(fd)
             if path.exists() and os.path.samestat(os.fstat(fd), path.stat()):
                 return fd
         except BlockingIOError:
@@ -181,6 +215,37 @@ def lock_file(path: Path) -> int:
                 "the same port at another address; give each a cache.directory of its own"
             ) from None
         os.close(fd)
+
+
+def take_file(fd: int) -> None:
+    """Takes the lock of the Forebay that has the file. Raises BlockingIOError."""
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    # The same once more, as a lock that a reader can ask after without taking it (map_read_only).
+    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, IN_USE_AT, 1, 0))
+
+
+def make_file(path: Path, former_fd: int) -> int:
+    """A new, locked file in the place of the one that `former_fd` is. Raises ArenaError; ArenaInUse if `path` is
+    neither that one nor free.
+    """
+    beside = path.with_name(path.name + ".new")
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            if not os.path.samestat(os.fstat(former_fd), path.lstat()):
+                raise ArenaInUse(f"arena file {path} was replaced by another process")
+        beside.unlink(missing_ok=True)
+        fd = os.open(
+            beside, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+        )
+        try:
+            take_file(fd)
+            beside.rename(path)
+        except OSError:
+            os.close(fd)
+            raise
+    except OSError as failure:
+        raise ArenaError(f"arena file {path}: {failure.strerror}") from failure
+    return fd
 
 
 def map_read_only(path: Path) -> tuple[mmap.mmap, bool]:

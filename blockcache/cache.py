@@ -3,34 +3,43 @@
 Owns: the Python API over C (native/pyfastcache.h), and offering pinned blocks to the owners of the pins before they
 are evicted. Must not know: Kafka beyond batches' bounds, who may read what, clocks. Invariants: one thread; `insert`
 never fails for lack of room; what `lookup` returns is whole batches, contiguous, as inserted; a slot or pin of the
-past is recognised and refused.
+past is recognised and refused; of several processes one inserts and evicts, the others look up (`attach`).
 """
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 from blockcache._pyfastcache import ffi, lib
 from blockcache.arena import Arena, Hit
-from blockcache.arena_file import ArenaError, open_memory
-from blockcache.layout import NODE_BYTES
+from blockcache.arena_file import HOLDERS, ArenaError, open_memory
+from blockcache.errors import (
+    ArenaTorn,
+    BadBatch,
+    CacheBroken,
+    CacheError,
+    PartitionsFull,
+    StaleSlot,
+)
+from blockcache.layout import HEADER_BYTES, NODE_BYTES
+from blockcache.left import BROKEN, inspect_left
 from blockcache.results import Edges, Inserted
 from blockcache.sections import plan_sections
 from blockcache.sending import Sender
 from blockcache.statistics import CacheStatistics, read_statistics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from pathlib import Path
 
     from blockcache.arena_file import ArenaMemory
+    from blockcache.left import Left
 
 Buffer = bytes | bytearray | memoryview
 
 SIZE_MIN = 64 * 1024
 CLOCK_MAX = 1 << 62
-fc_contiguous_ends: Callable[..., None] = lib.fc_contiguous_ends
+fc_contiguous_ends: Callable[..., int] = lib.fc_contiguous_ends
 PLACED_FIELDS = tuple(name for name, _ in ffi.typeof("fc_placed").fields)
 PLACED_WORDS: Final = len(PLACED_FIELDS)
 assert ffi.sizeof("fc_placed") == 8 * PLACED_WORDS
@@ -38,54 +47,10 @@ RUN_END: Final = PLACED_FIELDS.index("run_end")
 CLOCK: Final = PLACED_FIELDS.index("clock")
 APPENDER: Final = tuple((name, field.offset) for name, field in ffi.typeof("fc_appender").fields)
 """Fields of `BlockCache.appender`, and their places in bytes."""
-NOT_STORED, RECLAIM = lib.FC_NOT_STORED, lib.FC_RECLAIM
+NOT_STORED, RECLAIM, TORN = lib.FC_NOT_STORED, lib.FC_RECLAIM, lib.FC_TORN
 IDENTITY_BYTES: Final[int] = lib.FC_IDENTITY_BYTES
 """The most that `BlockCache.note_identity` takes."""
-BROKEN = {
-    getattr(lib, name): name.removeprefix("FC_BROKEN_").lower()
-    for name in dir(lib)
-    if "BROKEN" in name
-}
-
-REFUSALS: Final = {
-    lib.FC_OTHER: ("layout", "another build or other sections"),
-    lib.FC_TORN: ("unfinished", "its process died in the middle of a change"),
-}
-
-
-class CacheError(Exception):
-    """The caller's fault: a stale slot, garbled batches, more partitions than slots."""
-
-
-class StaleSlot(CacheError):
-    """The slot was dropped since it was opened."""
-
-
-class BadBatch(CacheError, ValueError):
-    """The bytes are no run of whole v2 batches in ascending order, or begin below covers_from."""
-
-
-class PartitionsFull(CacheError):
-    """Every slot of the partition table is open (`max_partitions`)."""
-
-
-class CacheBroken(AssertionError):
-    """check() found what cannot be; the message names the part."""
-
-
-class Left(NamedTuple):
-    """Arena of an earlier process, as it was left. `identity` and `alive_at`: as that process noted them last.
-
-    `slots`: of each open partition (topic id, index). `refusal`: why it cannot be taken over: "size", "layout"
-    (another build's, or other sections), "unfinished" (that process died in the middle of a change) or "damaged";
-    "" where it can. `detail` says more.
-    """
-
-    refusal: str
-    detail: str = ""
-    identity: bytes = b""
-    alive_at: int = 0
-    slots: Mapping[tuple[bytes, int], int] = MappingProxyType({})
+READS_ONLY = "this process only reads the arena: its keeper inserts, evicts and opens"
 
 
 class Span(NamedTuple):
@@ -140,38 +105,45 @@ class BlockCache:
             lent_limit_bytes=lent_limit_bytes,
             observe=int(observe),
         )
-        self._arena = Arena(size_bytes, open_memory() if memory is None else memory)
+        arena = Arena(size_bytes, open_memory() if memory is None else memory)
         self._sections = ffi.new("fc_config *", sections)
-        if self._arena.is_left:
-            self._arena.header = ffi.new("fc_arena *")
-        self._a = self._arena.header
-        if lib.fc_format(self._a, self._sections) < 0:
-            self._arena.close()
+        if arena.is_left:
+            arena.header = ffi.new("fc_arena *")
+        if lib.fc_format(arena.header, self._sections) < 0:
+            arena.close()
             raise ArenaError(
                 f"an arena of {size_bytes} bytes cannot hold these sections: {sections}"
             )
-        self.is_pending = self._arena.is_left
-        """Whether an earlier process's arena is there, and nobody has decided about it."""
+        self._prepare(arena, is_pending=arena.is_left)
         if self.is_pending:
             self._follow_clock()
-        self.observes = observe
+
+    def _prepare(self, arena: Arena, *, is_pending: bool) -> None:
+        self._arena, self._a = arena, arena.header
+        self.is_pending = is_pending
+        """Whether an earlier process's arena is there, and nobody has decided about it."""
+        self.reads_only = arena.holder != 0
+        """Whether another process changes what is stored: this one may look up."""
+        self.observes = bool(self._a.observe)
+        self._is_shared = False
         self._slots: dict[tuple[bytes, int], int] = {}
         self._names: dict[int, tuple[bytes, int]] = {}
-        self.sender = Sender(self._arena)
+        self.sender = Sender(arena)
         self._span = ffi.new("fc_hit *")
         self._span_words = memoryview(ffi.buffer(self._span))[:16].cast("q")
         self._inserted = ffi.new("fc_inserted *")
         self._inserted_words = memoryview(ffi.buffer(self._inserted)).cast("q")
-        self._entry = ffi.new("fc_entry *")
+        self._head = ffi.new("uint8_t[]", lib.FC_BATCH_HEADER)
         self._edges = ffi.new("fc_edges *")
         self._edges_words = memoryview(ffi.buffer(self._edges)).cast("q")
-        self._offering = False
+        self._offering = self.reads_only
         data_bytes = self._a.data_units * lib.FC_UNIT
         ahead = max(2 * self._a.block_max_bytes, data_bytes // 64)
         self.high_water_bytes: int = data_bytes - ahead
         self.low_water_bytes: int = data_bytes - 2 * ahead
         append = ffi.addressof(lib, "fc_append_to")
-        self.appender = ffi.new("fc_appender *", (append, self._a, self.high_water_bytes))
+        to = ffi.NULL if self.reads_only else self._a
+        self.appender = ffi.new("fc_appender *", (append, to, self.high_water_bytes))
         """How C stores batches as a broker does (`fc_appender *`): `append` takes the arena, a buffer and its size,
         places, how many of them are done and how many there are, and `used_max`.
 
@@ -182,6 +154,75 @@ class BlockCache:
         where the batch lies then and stays. Where fewer are done than there are, or `arena` is NULL, `make_room` must
         come first.
         """
+
+    # Several processes
+
+    @classmethod
+    def attach(cls, memory: ArenaMemory, holder: int) -> BlockCache:
+        """The cache that another process keeps in `memory`, which this one owns: to look up in, not to change.
+
+        `holder`, 1 to HOLDERS - 1: by which number its pins are booked; what an earlier process of this number left
+        pinned is let go. A process attaches to the same memory once (`is_same`). Raises ArenaError where no shared
+        arena of this layout is there; ArenaInUse if another living process has this number; ArenaTorn.
+        """
+        if not 0 < holder < HOLDERS:
+            raise CacheError(f"holders that read are 1 to {HOLDERS - 1}, not {holder}")
+        if memory.size_bytes < HEADER_BYTES:
+            memory.close()
+            raise ArenaError("nobody has made an arena in this memory yet")
+        arena = Arena(memory.size_bytes, memory, holder)
+        a, is_shared = arena.header, False
+        if a.layout == lib.FC_LAYOUT and a.size_bytes == memory.size_bytes:
+            is_shared = bool(a.shared)
+        if not is_shared or lib.fc_release_holder(a, holder, holder) < 0:
+            arena.close()
+            if is_shared:
+                raise ArenaTorn
+            raise ArenaError("the arena is of another layout, or its keeper does not share it")
+        cache = cls.__new__(cls)
+        cache._prepare(arena, is_pending=False)
+        return cache
+
+    def share(self) -> None:
+        """Has each call take the arena's lock from now on, before another process attaches; while `is_pending`, once it
+        is decided about. Raises ArenaTorn; CacheError if the system has no such lock.
+        """
+        self._must_write()
+        self._is_shared = True
+        if not self.is_pending:
+            self._call(lib.fc_share(self._a))
+
+    def is_same(self, fd: int) -> bool:
+        """Whether a descriptor is of this cache's memory. Who closes such a one has no lock on it any more."""
+        return self._arena.memory.is_same(fd)
+
+    @property
+    def memory_fd(self) -> int:
+        """The descriptor of the arena's memory, for another process to `attach`."""
+        return self._arena.memory.fd
+
+    def become(self, memory: ArenaMemory, holder: int) -> None:
+        """Be the cache that another process keeps in `memory`, in place of what this one was: what holds this object
+        goes on with the other. Hits of before stay as they are. As `attach`, but for memory that it reads already.
+        """
+        if self.is_same(memory.fd):
+            memory.close()
+            self._arena.memory.try_hold(holder)  # closing has let go of it
+            return
+        former = self._arena.memory
+        self.__dict__.update(BlockCache.attach(memory, holder).__dict__)
+        former.close()
+
+    def release_holder(self, holder: int) -> bool:
+        """Lets go of all pins of a reading process that is dead, in any thread if the arena is shared. False where that
+        process still lives: call again. While `is_pending`, nothing: `inspect_left` does so. Raises ArenaTorn.
+        """
+        self._must_write()
+        if self._arena.memory.is_living(holder):
+            return False
+        if not self.is_pending:
+            self._call(lib.fc_release_holder(self._a, holder, 0))
+        return True
 
     # An earlier process's arena
 
@@ -211,26 +252,9 @@ class BlockCache:
 
     def inspect_left(self) -> Left:
         """Walks and checks the arena that was left, and lets go of what its process had pinned. While `is_pending`, in
-        any thread, once `try_lock` has succeeded.
+        any thread, once `try_lock` has succeeded. Processes that are attached keep their pins.
         """
-        arena = self._arena
-        keep, left = arena.view, arena.mapped
-        if left.layout == 0:
-            return Left("unfinished", "its process died while it made an empty one")
-        rc = lib.fc_take_over(left, self._sections)
-        if rc in REFUSALS:
-            return Left(*REFUSALS[rc])
-        if rc < 0:
-            return Left("damaged", BROKEN.get(rc, str(rc)))
-        slots, topic_id, index = {}, ffi.new("uint8_t[16]"), ffi.new("int32_t *")
-        for place in range(left.partitions_touched):
-            slot = lib.fc_slot_at(left, place, topic_id, index)
-            if slot >= 0:
-                slots[bytes(ffi.buffer(topic_id)), index[0]] = slot
-        if len(slots) != left.partitions_open:
-            return Left("damaged", "a partition has two slots")
-        del keep  # until here the mapping could not go
-        return Left("", "", bytes(ffi.buffer(left.identity)), left.alive_at, slots)
+        return inspect_left(self._arena, self._sections)
 
     def take_over(self, left: Left) -> None:
         """Serves what `inspect_left` has found whole; to be called once."""
@@ -239,7 +263,11 @@ class BlockCache:
         self._names = {slot: name for name, slot in left.slots.items()}
 
     def clear_left(self) -> None:
-        """Makes an empty arena of the one that was left: before `begin_anew`, in any thread."""
+        """Makes an empty arena of the one that was left: before `begin_anew`, in any thread. Raises ArenaTorn while
+        other processes are attached: they need what is in it, this one other memory.
+        """
+        if self._arena.memory.find_living():
+            raise ArenaTorn
         mapped, clock = self._arena.mapped, self._a.admitted_bytes
         lib.fc_begin_anew(mapped, self._sections, clock)
 
@@ -252,14 +280,18 @@ class BlockCache:
             raise CacheError("no arena was left by an earlier process, or it was decided about")
         self.is_pending = False
         self._a = self._arena.header = self.appender.arena = self._arena.mapped
+        if self._is_shared:
+            self.share()
 
     def note_identity(self, identity: bytes) -> None:
         """Notes in the arena whose bytes these are, for who takes it over; at most IDENTITY_BYTES."""
+        self._must_write()
         if not self.is_pending:
             ffi.buffer(self._a.identity)[:] = identity.ljust(IDENTITY_BYTES, b"\0")
 
     def note_alive(self, at: int) -> None:
         """Notes in the arena that its process was alive at a time of the caller's clock, above 0."""
+        self._must_write()
         if not self.is_pending:
             self._a.alive_at = at
 
@@ -272,6 +304,7 @@ class BlockCache:
             return slot
         if len(topic_id) != 16:
             raise CacheError(f"a topic id has 16 bytes, not {len(topic_id)}")
+        self._must_write()
         slot = self._call(lib.fc_open(self._a, topic_id, index))
         self._slots[topic_id, index] = slot
         self._names[slot] = (topic_id, index)
@@ -279,19 +312,23 @@ class BlockCache:
 
     def drop(self, slot: int) -> None:
         """Forgets a partition and frees its slot; the slot is stale from here on."""
+        self._must_write()
         self._call(lib.fc_drop(self._a, slot))
         del self._slots[self._names.pop(slot)]
 
     def expect(self, slot: int, offset: int) -> None:
         """Says where the tail starts while nothing is stored."""
+        self._must_write()
         self._call(lib.fc_expect(self._a, slot, offset))
 
     def truncate(self, slot: int, from_offset: int) -> None:
         """Drops every batch that ends at or above `from_offset`: the log ends there now."""
+        self._must_write()
         self._call(lib.fc_truncate(self._a, slot, from_offset))
 
     def advance_start(self, slot: int, log_start_offset: int) -> None:
         """Drops every batch that ends below `log_start_offset`, and refuses such from here on."""
+        self._must_write()
         self._call(lib.fc_advance_start(self._a, slot, log_start_offset))
 
     # Bytes
@@ -331,6 +368,7 @@ class BlockCache:
         arena, used_max = self._arena, self.high_water_bytes
         arena.take_back()
         if self._offering:
+            self._must_write()
             return None
         while (at := lib.fc_reserve(self._a, size_bytes, used_max)) in (RECLAIM, NOT_STORED):
             if at == RECLAIM:
@@ -338,6 +376,8 @@ class BlockCache:
             else:
                 self.eliminate()
                 used_max = self._a.size_bytes
+        if at == TORN:
+            raise ArenaTorn
         return None if at < 0 else arena.lend(at, size_bytes)
 
     def lookup(
@@ -382,11 +422,10 @@ class BlockCache:
 
     def peek_head(self, slot: int, offset: int) -> bytes | None:
         """The 61 header bytes of the stored or observed batch that answers `offset`; None where there is none."""
-        rc = lib.fc_find_batch(self._a, slot, offset, self._entry)
+        rc = lib.fc_copy_head(self._a, slot, offset, self._head)
         if rc:
             return None if rc == lib.FC_NOT_STORED else self._refuse(rc)
-        at = self._entry.position
-        return bytes(self._arena.view[at : at + lib.FC_BATCH_HEADER])
+        return bytes(ffi.buffer(self._head))
 
     # Where things are
 
@@ -399,7 +438,8 @@ class BlockCache:
         """`contiguous_end` of `count` places by one call. `places`: words of C (`int64_t *`), slot and offset
         of each, one behind another. `ends` gets the end of each; that of a stale slot is negative.
         """
-        fc_contiguous_ends(self._a, places, count, ends)
+        if fc_contiguous_ends(self._a, places, count, ends) < 0:
+            raise ArenaTorn
 
     def edges(self, slot: int, offset: int) -> Edges:
         """The tail, the hole that `offset` stands in or that follows its run, the newest epoch."""
@@ -489,8 +529,7 @@ class BlockCache:
     @property
     def oldest_admitted(self) -> int:
         """The clock when the oldest block's first batch was admitted; the present one if there is none."""
-        clock: int = lib.fc_oldest_admitted(self._a)
-        return clock
+        return self._call(lib.fc_oldest_admitted(self._a))
 
     @property
     def held_bytes(self) -> int | None:
@@ -514,6 +553,8 @@ class BlockCache:
     def check(self) -> None:
         """Walks everything. Raises CacheBroken with the part that is not as it must be."""
         rc = lib.fc_check(self._a)
+        if rc == TORN:
+            raise ArenaTorn
         if rc < 0:
             raise CacheBroken(BROKEN.get(rc, str(rc)))
 
@@ -535,8 +576,13 @@ class BlockCache:
         finally:
             self._offering, self.appender.arena = False, self._a
 
+    def _must_write(self) -> None:
+        if self.reads_only:
+            raise CacheError(READS_ONLY)
+
     def _not_while_offering(self) -> None:
         if self._offering:
+            self._must_write()
             raise CacheError("on_reclaim may release and look up, not insert or evict")
 
     def _call(self, rc: int) -> int:
@@ -544,6 +590,8 @@ class BlockCache:
         return rc if rc >= 0 else self._refuse(rc)
 
     def _refuse(self, rc: int) -> NoReturn:
+        if rc == TORN:
+            raise ArenaTorn
         if rc == lib.FC_STALE:
             raise StaleSlot("the partition was dropped since its slot was opened")
         if rc == lib.FC_FULL:

@@ -22,7 +22,7 @@ PARTITION = struct.Struct("=16siIIIqqqQQQQQQQQQ")
 ENTRY = struct.Struct("=qqQQIIiI")
 ITEM = struct.Struct("=qII")
 NODE_HEAD = struct.Struct("=IIII")
-BLOCK = struct.Struct("=IIQQQIIIIQQQQQII")
+BLOCK = struct.Struct("=IIQQQIIIIQQQQQII64s")
 
 assert struct.pack("=Q", lib.FC_MAGIC) == MAGIC
 assert ffi.offsetof("fc_arena", "identity") == IDENTITY_AT
@@ -93,3 +93,4 @@ class BlockHead(NamedTuple):
     filled_bytes: int
     first_bytes: int
     lent: int
+    pins_of: bytes  # uint16_t of each holder

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from blockcache._pyfastcache import ffi, lib
 from blockcache.arena import SEGMENT, Hit
+from blockcache.errors import ArenaTorn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,12 +23,14 @@ if TYPE_CHECKING:
 HIT_HEAD: Final = lib.FC_HIT_HEAD
 TAKEN_WORDS: Final = len(ffi.typeof("fc_taken").fields)
 WANTED_WORDS: Final = len(ffi.typeof("fc_wanted").fields)
+PINNED: Final = lib.FC_PINNED
+"""What a hit says that keeps its pins; others that it has are let go once it is copied."""
 ROOM_BYTES: Final = 1 << 20
 """Memory for the lookups of one response. A lookup takes 48 bytes and 32 for each of its pieces."""
 NO_ROOM: Final = lib.FC_NO_ROOM
 """Size of what a partition gives to a response that is full."""
 _TAKEN_ROOM: Final = 64
-_find_all: Callable[..., None] = lib.fc_find_all
+_find_all: Callable[..., int] = lib.fc_find_all
 
 
 class Taken(NamedTuple):
@@ -67,7 +70,7 @@ class Sender:
         self._arena = arena
         self._hits = ffi.new("uint8_t[]", ROOM_BYTES)
         self._words = memoryview(ffi.buffer(self._hits)).cast("q")
-        self._response = ffi.new("fc_response *")
+        self._response = ffi.new("fc_response *", {"holder": arena.holder})
         self._response_words = memoryview(ffi.buffer(self._response)).cast("Q")
         self.hits = self.size_bytes = 0
         self._make_room(_TAKEN_ROOM)
@@ -85,13 +88,13 @@ class Sender:
         partition gives whole contiguous batches from the one that answers the offset, each ending
         below the limit offset, within its own limit and what is left of the response's. Only the
         response's first batch is given whatever its size; `has_records`: it has one. Where a broker
-        would add a part of the next batch, that part counts as used (LogSegment.read).
+        would add a part of the next batch, that part counts as used (LogSegment.read). Raises ArenaTorn.
         """
         count, response = len(wanted) // WANTED_WORDS, self._response_words
         if count > self._taken_room:
             self._make_room(count)
         response[0] = room_bytes
-        _find_all(
+        rc = _find_all(
             self._arena.header,
             wanted,
             count,
@@ -101,8 +104,10 @@ class Sender:
             ROOM_BYTES,
             self._taken,
         )
+        if rc < 0:
+            raise ArenaTorn
         words = self._taken_words[: count * TAKEN_WORDS].tolist()
-        room_bytes, self.hits, _, self.size_bytes = self._response_words.tolist()
+        room_bytes, self.hits, _, self.size_bytes, _ = self._response_words.tolist()
         columns = words[::TAKEN_WORDS], words[1::TAKEN_WORDS], words[2::TAKEN_WORDS]
         return tuple.__new__(Taken, (room_bytes, *columns, words[3::TAKEN_WORDS]))
 
@@ -139,12 +144,14 @@ class Sender:
         ].tolist()
         start = 8 * (at + HIT_HEAD)
         end = start + segments * SEGMENT.size
-        if pinned:
+        if pinned == PINNED:
             packed = bytes(ffi.buffer(self._hits + start, end - start))
             return arena.hit(packed, segments, next_offset, size_bytes, admitted_at), end >> 3
         copy = bytearray(size_bytes)
         found = ffi.cast("fc_hit *", self._hits + 8 * at)
         lib.fc_gather(arena.header, found, ffi.from_buffer(copy))
+        if pinned:
+            lib.fc_release(arena.header, arena.holder, found.segment, segments)
         view = memoryview(copy).toreadonly()
         return Hit((view,), next_offset, size_bytes, admitted_at), end >> 3
 

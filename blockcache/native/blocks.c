@@ -33,6 +33,7 @@ int fc_block_step(fc_arena *a, const fc_block *b, uint64_t *used, uint32_t *slot
 
 /* Consecutive free units, evicting for them. Looks again only around what came free. */
 static int make_room(fc_arena *a, uint64_t least, uint64_t most, uint64_t *found, uint64_t *got) {
+    fc_limbo_free(a);
     *found = fc_units_take(a, least, most, got);
     while (*found == UINT64_MAX) {
         uint64_t unit, units;

@@ -6,7 +6,7 @@
 #include "pyfastcache.h"
 
 typedef struct {
-    uint64_t blocks, limbo, units, limbo_units, reserved, lent_units, pins, pinned_units, live, live_bytes;
+    uint64_t blocks, limbo, units, limbo_units, reserved, lent_units, live, live_bytes;
 } block_sums;
 
 typedef struct {
@@ -85,8 +85,6 @@ static int check_block(fc_arena *a, uint64_t at, const fc_block *b, block_sums *
     }
     sums->units += b->units;
     sums->lent_units += b->lent ? b->units : 0;
-    sums->pins += b->pins;
-    sums->pinned_units += b->pins > 0 ? b->units : 0;
     sums->live += b->live;
     sums->live_bytes += b->live_bytes;
     return 0;
@@ -129,7 +127,7 @@ static int check_limbo(fc_arena *a, block_sums *sums) {
             return rc;
         }
         sums->limbo_units += b->units;
-        if (b->prev != before || b->state != FC_IN_LIMBO || b->pins == 0 || b->live != 0 ||
+        if (b->prev != before || b->state != FC_IN_LIMBO || b->live != 0 ||
             ++sums->limbo > a->limbo_blocks) {
             return FC_BROKEN_LIMBO;
         }
@@ -166,9 +164,6 @@ static int check_pool(fc_arena *a, const block_sums *sums) {
     if (taken != sums->units || taken + a->free_units != a->data_units || a->cursor > a->data_units ||
         fc_count_bits(a, a->starts_at) != sums->blocks + sums->limbo + sums->reserved) {
         return FC_BROKEN_UNITS;
-    }
-    if (sums->pins != a->pins || sums->pinned_units * FC_UNIT != a->pinned_bytes) {
-        return FC_BROKEN_PINS;
     }
     return sums->live == a->entries && sums->live_bytes == a->live_bytes ? 0 : FC_BROKEN_COUNTS;
 }
@@ -362,8 +357,40 @@ static int check_shared(fc_arena *a) {
     return (at == 0 || is_open_block(a, at, FC_SHARED)) && a->changes % 2 == 0 ? 0 : FC_BROKEN_BLOCK;
 }
 
-/* 0, or the first FC_BROKEN_* found. */
-int fc_check(fc_arena *a) {
+static int check_block_pins(const fc_block *b, uint64_t *pins_of) {
+    uint64_t others = 0;
+    for (uint32_t i = 0; i < FC_HOLDERS; i++) {
+        others += b->pins_of[i];
+        pins_of[i] += b->pins_of[i];
+    }
+    return b->pins_of[0] == 0 && others <= b->pins ? 0 : FC_BROKEN_PINS;
+}
+
+/* Each pin is counted in its block, and the sums are those of the blocks, which are as fc_check_content() found them. */
+int fc_check_pins(fc_arena *a) {
+    FC_HOLD(a, FC_TORN);
+    uint64_t pins = 0, pinned_units = 0, idle = 0, pins_of[FC_HOLDERS] = {0};
+    uint64_t unit = fc_find_bit(a, a->starts_at, 0, a->data_units, 1);
+    for (; unit < a->data_units; unit = fc_find_bit(a, a->starts_at, unit + 1, a->data_units, 1)) {
+        const fc_block *b = fc_block_at(a, a->data_at + unit * FC_UNIT);
+        if (check_block_pins(b, pins_of) < 0) {
+            return FC_BROKEN_PINS;
+        }
+        pins += b->pins;
+        pinned_units += b->pins > 0 ? b->units : 0;
+        idle += b->state == FC_IN_LIMBO && b->pins == 0;
+    }
+    for (uint32_t i = 0; i < FC_HOLDERS; i++) {
+        if (pins_of[i] != a->pins_of[i]) {
+            return FC_BROKEN_PINS;
+        }
+    }
+    int counted = pins == a->pins && pinned_units * FC_UNIT == a->pinned_bytes && idle == a->limbo_idle && a->undo_block == 0;
+    return counted ? 0 : FC_BROKEN_PINS;
+}
+
+/* All but the pins: what only holder 0 changes, which is the caller. */
+int fc_check_content(fc_arena *a) {
     block_sums sums = {0};
     uint64_t nodes = 0;
     int rc = check_layout(a);
@@ -375,4 +402,11 @@ int fc_check(fc_arena *a) {
     rc = rc < 0 ? rc : check_shared(a);
     rc = rc < 0 ? rc : check_partitions(a, nodes);
     return rc < 0 ? rc : check_ghosts(a);
+}
+
+/* 0, or the first FC_BROKEN_* found. */
+int fc_check(fc_arena *a) {
+    FC_HOLD(a, FC_TORN);
+    int rc = fc_check_content(a);
+    return rc < 0 ? rc : fc_check_pins(a);
 }

@@ -1,6 +1,9 @@
 /* Data blocks: appended at the FIFO's newest end, evicted from its oldest, kept in limbo while pinned.
- * Invariants: a block in the FIFO has live entries (but for the one being opened); one in limbo has pins and none, nor
- * has one that is reserved (lent.c). */
+ * Invariants: a block in the FIFO has live entries (but for the one being opened); one in limbo has pins, or is idle, and no
+ * entries, nor has one that is reserved (lent.c). The limbo is at most as large as all pinned blocks may be: idle ones are freed
+ * before another one enters, and before room is looked for. */
+#include <string.h>
+
 #include "pyfastcache.h"
 
 /* The block of a handle, or NULL when the handle is stale. */
@@ -60,7 +63,37 @@ static void free_block(fc_arena *a, fc_block *b) {
     }
 }
 
+static void leave_limbo(fc_arena *a, fc_block *b) {
+    unlink_block(a, b);
+    a->limbo_idle--;
+    a->limbo_blocks--;
+    a->limbo_bytes -= (uint64_t)b->units * FC_UNIT;
+    free_block(a, b);
+}
+
+/* A block outside of the FIFO that has no pins any more is free. Within a change. */
+void fc_block_settle(fc_arena *a, fc_block *b) {
+    if (b->state == FC_IN_LIMBO) {
+        leave_limbo(a, b);
+    } else if (b->state == FC_RESERVED) {
+        a->reserved_blocks--;
+        free_block(a, b);
+    }
+}
+
+/* Frees what is idle in limbo. Within a change. */
+void fc_limbo_free(fc_arena *a) {
+    for (uint64_t at = a->limbo_first; at != 0 && a->limbo_idle > 0;) {
+        fc_block *b = fc_block_at(a, at);
+        at = b->next;
+        if (b->pins == 0) {
+            leave_limbo(a, b);
+        }
+    }
+}
+
 static void enter_limbo(fc_arena *a, fc_block *b) {
+    fc_limbo_free(a);
     b->state = FC_IN_LIMBO;
     b->prev = 0;
     b->next = a->limbo_first;
@@ -103,31 +136,6 @@ void fc_block_lost(fc_arena *a, fc_partition *p, fc_block *b, const fc_entry *e)
     }
 }
 
-void fc_block_pin(fc_arena *a, fc_block *b) {
-    if (b->pins++ == 0) {
-        a->pinned_bytes += (uint64_t)b->units * FC_UNIT;
-    }
-    a->pins++;
-}
-
-void fc_block_unpin(fc_arena *a, fc_block *b) {
-    a->pins--;
-    if (--b->pins > 0) {
-        return;
-    }
-    b->offered = 0;
-    a->pinned_bytes -= (uint64_t)b->units * FC_UNIT;
-    if (b->state == FC_IN_LIMBO) {
-        unlink_block(a, b);
-        a->limbo_blocks--;
-        a->limbo_bytes -= (uint64_t)b->units * FC_UNIT;
-        free_block(a, b);
-    } else if (b->state == FC_RESERVED) {
-        a->reserved_blocks--;
-        free_block(a, b);
-    }
-}
-
 /* Nobody holds or writes the block that starts at this unit any more: its pins are gone, and it is free unless it is in
  * the FIFO. Links and sums of the limbo are the caller's. FC_BROKEN_UNITS: it is no block. */
 int fc_block_let_go(fc_arena *a, uint64_t unit) {
@@ -136,6 +144,7 @@ int fc_block_let_go(fc_arena *a, uint64_t unit) {
         return FC_BROKEN_UNITS;
     }
     b->pins = b->offered = b->lent = 0;
+    memset(b->pins_of, 0, sizeof(b->pins_of));
     if (b->state != FC_IN_FIFO) {
         free_block(a, b);
     }
@@ -163,14 +172,14 @@ static void remove_entries(fc_arena *a, fc_block *b) {
     }
 }
 
-/* Evicts the FIFO's oldest block and says which units came free (none where it went to limbo). A pinned block is
- * first offered once: FC_RECLAIM, with the block named in the arena's header. */
+/* Evicts the FIFO's oldest block and says which units came free (none where it went to limbo). A block that holder 0 pins
+ * is first offered once: FC_RECLAIM, with the block named in the arena's header. Nobody can ask the other holders. */
 int fc_evict_oldest(fc_arena *a, int reason, uint64_t *unit, uint64_t *units) {
     if (a->fifo_oldest == 0) {
         return FC_NO_ROOM;
     }
     fc_block *b = fc_block_at(a, a->fifo_oldest);
-    if (b->pins > 0 && !b->offered) {
+    if (b->pins > 0 && !b->offered && fc_pins_of(a, b, 0) > 0) {
         b->offered = 1;
         a->reclaim_block = a->fifo_oldest;
         a->reclaim_generation = b->generation;
@@ -185,32 +194,37 @@ int fc_evict_oldest(fc_arena *a, int reason, uint64_t *unit, uint64_t *units) {
     return 0;
 }
 
-static int64_t evict_to(fc_arena *a, uint64_t used_bytes) {
-    int64_t evicted = 0;
-    while ((a->data_units - a->free_units) * FC_UNIT > used_bytes) {
-        uint64_t unit, units;
-        int rc = fc_evict_oldest(a, FC_FOR_WATER, &unit, &units);
-        if (rc == FC_NO_ROOM) {
-            break; /* what is left is in limbo */
-        }
-        if (rc < 0) {
-            return rc;
-        }
-        evicted++;
+/* Evicts one block if more than `used_bytes` are taken: 1, or 0 where that is not so or what is left is in limbo. */
+static int evict_one(fc_arena *a, uint64_t used_bytes) {
+    uint64_t unit, units;
+    FC_HOLD(a, FC_TORN);
+    if ((a->data_units - a->free_units) * FC_UNIT <= used_bytes) {
+        return 0;
     }
-    return evicted;
+    fc_begin(&a->changes);
+    fc_limbo_free(a);
+    int rc = (a->data_units - a->free_units) * FC_UNIT <= used_bytes
+                 ? FC_NO_ROOM
+                 : fc_evict_oldest(a, FC_FOR_WATER, &unit, &units);
+    fc_done(&a->changes);
+    return rc == 0 ? 1 : rc == FC_NO_ROOM ? 0 : rc;
 }
 
 /* The eliminator: evicts until at most `used_bytes` of the data pool are taken. Returns the number of blocks
- * evicted by this call, or FC_RECLAIM: call again. */
+ * evicted by this call, or FC_RECLAIM: call again. Other calls come between two blocks. */
 int64_t fc_evict_to(fc_arena *a, uint64_t used_bytes) {
-    fc_begin(&a->changes);
-    int64_t rc = evict_to(a, used_bytes);
-    fc_done(&a->changes);
-    return rc;
+    int64_t evicted = 0;
+    for (;;) {
+        int rc = evict_one(a, used_bytes);
+        if (rc <= 0) {
+            return rc < 0 ? rc : evicted;
+        }
+        evicted++;
+    }
 }
 
 /* The clock at which the oldest block's first batch was admitted; the present one when there is no block. */
-uint64_t fc_oldest_admitted(fc_arena *a) {
-    return a->fifo_oldest == 0 ? a->admitted_bytes : fc_block_at(a, a->fifo_oldest)->opened;
+int64_t fc_oldest_admitted(fc_arena *a) {
+    FC_HOLD(a, FC_TORN);
+    return (int64_t)(a->fifo_oldest == 0 ? a->admitted_bytes : fc_block_at(a, a->fifo_oldest)->opened);
 }

@@ -118,9 +118,9 @@ static int insert_batch(fc_arena *a, uint32_t index, const fc_batch *batch, uint
     return STORE;
 }
 
-/* Stores the batches of the run from out->position on. */
-static int insert_run(fc_arena *a, uint32_t index, const uint8_t *run, uint64_t size, fc_inserted *out) {
-    while (out->position < size) {
+/* Stores the batches of the run from out->position on that begin before `until`. */
+static int insert_run(fc_arena *a, uint32_t index, const uint8_t *run, uint64_t size, uint64_t until, fc_inserted *out) {
+    while (out->position < until) {
         fc_batch batch;
         uint64_t remaining = size - out->position;
         if (fc_read_batch(run + out->position, remaining, &batch) < 0) {
@@ -150,6 +150,16 @@ static int insert_run(fc_arena *a, uint32_t index, const uint8_t *run, uint64_t 
     return 0;
 }
 
+/* Stores batches of the run from out->position on; in a shared arena not all of many bytes while the lock is held. */
+static int insert_part(fc_arena *a, int64_t slot, const uint8_t *run, uint64_t size, fc_inserted *out) {
+    FC_HOLD(a, FC_TORN);
+    uint64_t until = a->shared && size - out->position > FC_HOLD_BYTES ? out->position + FC_HOLD_BYTES : size;
+    fc_begin(&a->changes);
+    int rc = insert_run(a, fc_index_of_slot(slot), run, size, until, out);
+    fc_done(&a->changes);
+    return rc;
+}
+
 /* Stores what of the run is new. Returns 0, also where it stopped at a conflict (out->conflict_offset, nothing stored
  * from there on); FC_RECLAIM: offer the block that the header names and call again with `out` as it is. */
 int fc_insert(fc_arena *a, int64_t slot, const uint8_t *run, uint64_t size, fc_inserted *out) {
@@ -159,9 +169,10 @@ int fc_insert(fc_arena *a, int64_t slot, const uint8_t *run, uint64_t size, fc_i
     if (out->position == 0 && scan_run(run, size, out->covers_from) < 0) {
         return FC_BAD_BATCH;
     }
-    fc_begin(&a->changes);
-    int rc = insert_run(a, fc_index_of_slot(slot), run, size, out);
-    fc_done(&a->changes);
+    int rc = 0;
+    do {
+        rc = insert_part(a, slot, run, size, out);
+    } while (rc == 0 && out->position < size && out->conflict_offset < 0);
     return rc;
 }
 
@@ -203,6 +214,7 @@ static int append_batch(fc_arena *a, uint32_t index, const fc_batch *batch) {
 
 /* Where the run of the batch ends now, or a negative error with nothing changed but evictions. */
 static int64_t append_placed(fc_arena *a, const uint8_t *buf, uint64_t size, fc_placed *placed, uint64_t used_max) {
+    FC_HOLD(a, FC_TORN);
     fc_batch batch;
     if (fc_partition_of(a, placed->slot) == NULL) {
         return FC_STALE;

@@ -4,12 +4,12 @@
 
 #define AT(type, field, offset) _Static_assert(offsetof(type, field) == (offset), #type "." #field)
 
-_Static_assert(sizeof(fc_arena) == FC_HEADER_BYTES, "the arena's header is 1024 bytes");
+_Static_assert(sizeof(fc_arena) == FC_HEADER_BYTES, "the arena's header is 1344 bytes");
 _Static_assert(sizeof(fc_partition) == 128, "a partition is 128 bytes");
 _Static_assert(sizeof(fc_entry) == 48, "an entry is 48 bytes");
 _Static_assert(sizeof(fc_item) == 16, "an item is 16 bytes");
 _Static_assert(sizeof(fc_node) == 256, "a node is 256 bytes");
-_Static_assert(sizeof(fc_block) == 96, "a block's header is 96 bytes");
+_Static_assert(sizeof(fc_block) == 160, "a block's header is 160 bytes");
 _Static_assert(sizeof(fc_ghost) == 48, "a ghost is 48 bytes");
 _Static_assert(sizeof(fc_segment) == 32, "a segment is 32 bytes");
 _Static_assert(sizeof(((fc_node *)0)->entry) == FC_LEAF_MAX * sizeof(fc_entry), "FC_LEAF_MAX");
@@ -37,6 +37,12 @@ AT(fc_arena, lent_bytes, 488);
 AT(fc_arena, admitted_before, 512);
 AT(fc_arena, alive_at, 520);
 AT(fc_arena, identity, 528);
+AT(fc_arena, lock, 1024);
+AT(fc_arena, shared, 1088);
+AT(fc_arena, torn, 1096);
+AT(fc_arena, pins_of, 1208);
+_Static_assert(sizeof(((fc_arena *)0)->pins_of) == FC_HOLDERS * 4, "FC_HOLDERS");
+_Static_assert(sizeof(((fc_block *)0)->pins_of) == FC_HOLDERS * 2, "FC_HOLDERS");
 AT(fc_partition, index, 16);
 AT(fc_partition, generation, 20);
 AT(fc_partition, root, 24);
@@ -67,3 +73,4 @@ AT(fc_block, live_bytes, 56);
 AT(fc_block, filled_bytes, 80);
 AT(fc_block, first_bytes, 88);
 AT(fc_block, lent, 92);
+AT(fc_block, pins_of, 96);

@@ -8,6 +8,7 @@
  * batch, or nothing is left to evict; FC_NOT_STORED: more than `used_max` bytes of blocks are used; FC_RECLAIM as
  * fc_insert. */
 int64_t fc_reserve(fc_arena *a, uint64_t size, uint64_t used_max) {
+    FC_HOLD(a, FC_TORN);
     uint64_t units = fc_units(size + sizeof(fc_block)), block_bytes = units * FC_UNIT, at;
     if (a->observe || size > a->batch_max_bytes || a->lent_bytes + block_bytes > a->lent_limit_bytes ||
         a->pinned_bytes + block_bytes > a->pin_limit_bytes) {
@@ -24,7 +25,7 @@ int64_t fc_reserve(fc_arena *a, uint64_t size, uint64_t used_max) {
         b->lent = 1;
         a->reserved_blocks++;
         a->lent_bytes += block_bytes;
-        fc_block_pin(a, b);
+        fc_block_pin(a, b, 0);
     }
     fc_done(&a->changes);
     return rc < 0 ? rc : (int64_t)(at + sizeof(fc_block));
@@ -32,6 +33,7 @@ int64_t fc_reserve(fc_arena *a, uint64_t size, uint64_t used_max) {
 
 /* Whoever had the memory that begins at `bytes` is done with it. Not adopted, the block is free. FC_STALE: not lent. */
 int fc_give_back(fc_arena *a, const uint8_t *bytes) {
+    FC_HOLD(a, FC_TORN);
     uint64_t at = (uint64_t)((uintptr_t)bytes - (uintptr_t)a) - sizeof(fc_block);
     if (at < a->data_at || at >= a->data_at + fc_data_bytes(a) || (at - a->data_at) % FC_UNIT != 0 ||
         !fc_bit(a, a->starts_at, fc_unit_of(a, at)) || !fc_block_at(a, at)->lent) {
@@ -41,7 +43,10 @@ int fc_give_back(fc_arena *a, const uint8_t *bytes) {
     fc_begin(&a->changes);
     b->lent = 0;
     a->lent_bytes -= (uint64_t)b->units * FC_UNIT;
-    fc_block_unpin(a, b);
+    fc_block_unpin(a, b, 0);
+    if (b->pins == 0) {
+        fc_block_settle(a, b);
+    }
     fc_done(&a->changes);
     return 0;
 }

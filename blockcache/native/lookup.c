@@ -28,24 +28,32 @@ static int add_segment(fc_arena *a, fc_hit *out, const fc_entry *e) {
     return 1;
 }
 
-/* Pins what the hit points into, unless it is better copied: many small pieces, or the pin limit is reached. */
-static void pin_segments(fc_arena *a, fc_hit *out) {
+/* Pins what the hit points into, unless it is better copied: many small pieces, or the pin limit is reached. Holder 0 copies
+ * before anything else is called; another one holds the pins until it has copied, for which pins may take as much again. */
+static int pin_segments(fc_arena *a, uint32_t holder, fc_hit *out) {
     uint64_t more = 0;
+    int full = 0;
     for (uint64_t i = 0; i < out->segments; i++) {
         const fc_block *b = fc_block_at(a, out->segment[i].block);
         more += b->pins == 0 ? (uint64_t)b->units * FC_UNIT : 0;
+        full |= holder != 0 && b->pins_of[holder] > FC_PINS_OF_BLOCK_MAX;
     }
     int gathered = out->segments > 1 && out->size_bytes <= out->segments * FC_GATHER_BYTES;
     int limited = a->pinned_bytes + more > a->pin_limit_bytes;
-    out->pinned = !gathered && !limited;
+    if (holder != 0 && (full || a->pinned_bytes + more > 2 * a->pin_limit_bytes)) {
+        a->refused_lookups++;
+        return FC_NOT_STORED;
+    }
+    out->pinned = gathered || limited ? (holder == 0 ? 0 : FC_PINNED_TO_COPY) : FC_PINNED;
     a->gathered_lookups += gathered;
     a->copied_lookups += !gathered && limited;
     for (uint64_t i = 0; i < out->segments && out->pinned; i++) {
-        fc_block_pin(a, fc_block_at(a, out->segment[i].block));
+        fc_block_pin(a, fc_block_at(a, out->segment[i].block), holder);
     }
+    return 0;
 }
 
-/* Copies a hit's bytes, in order, to `out`: for one that holds no pins, before anything else is called. */
+/* Copies a hit's bytes, in order, to `out`: of one that holds no pins, before anything else is called. */
 int fc_gather(fc_arena *a, const fc_hit *hit, uint8_t *out) {
     for (uint64_t i = 0; i < hit->segments; i++) {
         memcpy(out, fc_at(a, hit->segment[i].position), hit->segment[i].length);
@@ -98,17 +106,22 @@ static int walk(fc_arena *a, int64_t slot, int64_t offset, int64_t limit_offset,
 /* What fc_lookup would find, in an observing arena too: next_offset and size_bytes only, nothing pinned. */
 int fc_span(fc_arena *a, int64_t slot, int64_t offset, int64_t limit_offset, uint64_t max_bytes, int at_least_one,
             fc_hit *out) {
+    FC_HOLD(a, FC_TORN);
     return walk(a, slot, offset, limit_offset, max_bytes, at_least_one, out, 0);
 }
 
-/* The same with segments, pinned or to be gathered at once (out->pinned 0). FC_NOT_STORED from an observing arena. */
-int fc_lookup(fc_arena *a, int64_t slot, int64_t offset, int64_t limit_offset, uint64_t max_bytes,
-              int at_least_one, fc_hit *out) {
+static int look_up(fc_arena *a, uint32_t holder, int64_t slot, int64_t offset, int64_t limit_offset, uint64_t max_bytes,
+                   int at_least_one, fc_hit *out) {
     int rc = a->observe ? FC_NOT_STORED : walk(a, slot, offset, limit_offset, max_bytes, at_least_one, out, 1);
-    if (rc == 0) {
-        pin_segments(a, out);
-    }
-    return rc;
+    return rc == 0 ? pin_segments(a, holder, out) : rc;
+}
+
+/* The same with segments, pinned or to be gathered (out->pinned). FC_NOT_STORED from an observing arena, and where a holder
+ * other than 0 may pin no more. */
+int fc_lookup(fc_arena *a, uint32_t holder, int64_t slot, int64_t offset, int64_t limit_offset, uint64_t max_bytes,
+              int at_least_one, fc_hit *out) {
+    FC_HOLD(a, FC_TORN);
+    return look_up(a, holder, slot, offset, limit_offset, max_bytes, at_least_one, out);
 }
 
 static int64_t first_timestamp(fc_arena *a, const fc_hit *hit) {
@@ -125,7 +138,8 @@ static void find_one(fc_arena *a, const fc_wanted *w, int is_first, fc_response 
     most = most < r->room_bytes ? most : r->room_bytes;
     int rc = FC_NO_ROOM;
     if (most > 0 || is_first) {
-        rc = hit == NULL ? FC_FULL : fc_lookup(a, w->slot, w->offset, w->limit_offset, most, is_first, hit);
+        uint32_t holder = (uint32_t)r->holder;
+        rc = hit == NULL ? FC_FULL : look_up(a, holder, w->slot, w->offset, w->limit_offset, most, is_first, hit);
     }
     *taken = (fc_taken){rc, w->offset, 0, -1};
     if (rc == 0) {
@@ -143,29 +157,21 @@ static void find_one(fc_arena *a, const fc_wanted *w, int is_first, fc_response 
 /* Finds the records of `count` partitions of one response, in its order and within its limit (KIP-74,
  * ReplicaManager.readFromLog): the first records of a response are a whole batch whatever its size. `has_records`: others
  * come before these. The hits follow those that `response` counts already, in memory of `hits_room` bytes; a partition for
- * which it does not suffice gets FC_FULL. `words`: an fc_wanted for each. */
-void fc_find_all(fc_arena *a, const int64_t *words, uint64_t count, int has_records, fc_response *response,
-                 uint8_t *hits, uint64_t hits_room, fc_taken *taken) {
+ * which it does not suffice gets FC_FULL. `words`: an fc_wanted for each. Other calls come between FC_HOLD_PARTITIONS and the
+ * next. FC_TORN: not all were looked for. */
+int fc_find_all(fc_arena *a, const int64_t *words, uint64_t count, int has_records, fc_response *response,
+                uint8_t *hits, uint64_t hits_room, fc_taken *taken) {
     const fc_wanted *wanted = (const fc_wanted *)(const void *)words;
-    for (uint64_t i = 0; i < count; i++) {
-        int has_place = response->hit_bytes + sizeof(fc_hit) <= hits_room;
-        fc_hit *hit = has_place ? (fc_hit *)(void *)(hits + response->hit_bytes) : NULL;
-        find_one(a, &wanted[i], !has_records && response->hits == 0, response, hit, &taken[i]);
-    }
-}
-
-/* Lets go of a hit's pins. FC_STALE if one was not held; the others are let go all the same. */
-int fc_release(fc_arena *a, const fc_segment *segments, uint64_t count) {
-    int rc = 0;
-    for (uint64_t i = 0; i < count; i++) {
-        fc_block *b = fc_block_of(a, segments[i].block, segments[i].generation);
-        if (b == NULL || b->pins == 0) {
-            rc = FC_STALE;
-        } else {
-            fc_block_unpin(a, b);
+    for (uint64_t i = 0; i < count;) {
+        uint64_t end = count - i > FC_HOLD_PARTITIONS ? i + FC_HOLD_PARTITIONS : count;
+        FC_HOLD(a, FC_TORN);
+        for (; i < end; i++) {
+            int has_place = response->hit_bytes + sizeof(fc_hit) <= hits_room;
+            fc_hit *hit = has_place ? (fc_hit *)(void *)(hits + response->hit_bytes) : NULL;
+            find_one(a, &wanted[i], !has_records && response->hits == 0, response, hit, &taken[i]);
         }
     }
-    return rc;
+    return 0;
 }
 
 /* The end of the last batch before the next gap above an entry. */
@@ -174,8 +180,7 @@ static int64_t run_end(fc_arena *a, const fc_partition *p, const fc_entry *e) {
     return fc_end(next == NULL ? fc_tree_last(a, p) : fc_tree_floor(a, p, next->base_offset - 1));
 }
 
-/* Where the stored run that covers `offset` ends; `offset` itself where nothing does. */
-int64_t fc_contiguous_end(fc_arena *a, int64_t slot, int64_t offset) {
+static int64_t contiguous_end(fc_arena *a, int64_t slot, int64_t offset) {
     const fc_partition *p = fc_partition_of(a, slot);
     if (p == NULL) {
         return FC_STALE;
@@ -184,15 +189,27 @@ int64_t fc_contiguous_end(fc_arena *a, int64_t slot, int64_t offset) {
     return e == NULL ? offset : run_end(a, p, e);
 }
 
-/* The same of `count` places, each a slot and an offset. */
-void fc_contiguous_ends(fc_arena *a, const int64_t *places, uint64_t count, int64_t *ends) {
-    for (uint64_t i = 0; i < count; i++) {
-        ends[i] = fc_contiguous_end(a, places[2 * i], places[2 * i + 1]);
+/* Where the stored run that covers `offset` ends; `offset` itself where nothing does. */
+int64_t fc_contiguous_end(fc_arena *a, int64_t slot, int64_t offset) {
+    FC_HOLD(a, FC_TORN);
+    return contiguous_end(a, slot, offset);
+}
+
+/* The same of `count` places, each a slot and an offset. Other calls come between, as in fc_find_all. */
+int fc_contiguous_ends(fc_arena *a, const int64_t *places, uint64_t count, int64_t *ends) {
+    for (uint64_t i = 0; i < count;) {
+        uint64_t end = count - i > FC_HOLD_PARTITIONS ? i + FC_HOLD_PARTITIONS : count;
+        FC_HOLD(a, FC_TORN);
+        for (; i < end; i++) {
+            ends[i] = contiguous_end(a, places[2 * i], places[2 * i + 1]);
+        }
     }
+    return 0;
 }
 
 /* The tail, the hole at or next above `offset`, the newest epoch. */
 int fc_find_edges(fc_arena *a, int64_t slot, int64_t offset, fc_edges *out) {
+    FC_HOLD(a, FC_TORN);
     const fc_partition *p = fc_partition_of(a, slot);
     if (p == NULL) {
         return FC_STALE;
@@ -221,6 +238,7 @@ int fc_find_edges(fc_arena *a, int64_t slot, int64_t offset, fc_edges *out) {
 /* The base offset of the first batch of those at the newest end that are of a later leader epoch than `epoch`;
  * FC_NOT_STORED where the newest is not. Epochs grow with offsets. */
 int64_t fc_first_after_epoch(fc_arena *a, int64_t slot, int32_t epoch) {
+    FC_HOLD(a, FC_TORN);
     const fc_partition *p = fc_partition_of(a, slot);
     if (p == NULL) {
         return FC_STALE;
@@ -249,6 +267,7 @@ static int may_abort(const fc_arena *a, const fc_entry *e) {
 /* The least offset from which on, up to `end`, batches are stored without a gap and none is an abort marker; `end` where
  * that is unknown. Looks at the newest `batches` of them. */
 int64_t fc_unaborted_from(fc_arena *a, int64_t slot, int64_t end, uint64_t batches) {
+    FC_HOLD(a, FC_TORN);
     const fc_partition *p = fc_partition_of(a, slot);
     if (p == NULL) {
         return FC_STALE;
@@ -265,6 +284,7 @@ int64_t fc_unaborted_from(fc_arena *a, int64_t slot, int64_t end, uint64_t batch
 /* Bytes admitted since `offset` was, its own batch included, stored or in the ghost: the smallest FIFO of bytes that holds
  * it. FC_NOT_STORED where neither knows. */
 int64_t fc_age(fc_arena *a, int64_t slot, int64_t offset) {
+    FC_HOLD(a, FC_TORN);
     const fc_partition *p = fc_partition_of(a, slot);
     if (p == NULL) {
         return FC_STALE;
@@ -279,6 +299,7 @@ int64_t fc_age(fc_arena *a, int64_t slot, int64_t offset) {
 
 /* The index entry that answers `offset`, for tests and inspection. */
 int fc_find_batch(fc_arena *a, int64_t slot, int64_t offset, fc_entry *out) {
+    FC_HOLD(a, FC_TORN);
     const fc_partition *p = fc_partition_of(a, slot);
     if (p == NULL) {
         return FC_STALE;
@@ -288,5 +309,20 @@ int fc_find_batch(fc_arena *a, int64_t slot, int64_t offset, fc_entry *out) {
         return FC_NOT_STORED;
     }
     *out = *e;
+    return 0;
+}
+
+/* The FC_BATCH_HEADER first bytes of the batch that answers `offset`, stored or observed. */
+int fc_copy_head(fc_arena *a, int64_t slot, int64_t offset, uint8_t *out) {
+    FC_HOLD(a, FC_TORN);
+    const fc_partition *p = fc_partition_of(a, slot);
+    if (p == NULL) {
+        return FC_STALE;
+    }
+    const fc_entry *e = fc_covering(a, p, offset);
+    if (e == NULL) {
+        return FC_NOT_STORED;
+    }
+    memcpy(out, fc_at(a, e->position), FC_BATCH_HEADER);
     return 0;
 }

@@ -72,6 +72,7 @@ static uint64_t take_place(fc_arena *a) {
 
 /* Takes a slot for a partition that has none. Returns the handle (generation and place), or FC_FULL. */
 int64_t fc_open(fc_arena *a, const uint8_t *topic_id, int32_t index) {
+    FC_HOLD(a, FC_TORN);
     fc_begin(&a->changes);
     uint64_t place_of = take_place(a);
     if (place_of == a->partitions_max) {
@@ -100,22 +101,32 @@ static void invalidate(fc_arena *a, fc_partition *p, const fc_entry *entry, int 
     fc_block_lost(a, p, b, &e);
 }
 
-/* Drops from the newest end every batch that ends at or above the offset. */
-static void cut_from(fc_arena *a, fc_partition *p, int64_t from_offset, int reason) {
+/* Drops from the newest end batches that end at or above the offset: 1 where some may be left, which in a shared arena are
+ * not many while the lock is held. */
+static int cut_from(fc_arena *a, fc_partition *p, int64_t from_offset, int reason) {
     const fc_entry *e = fc_tree_last(a, p);
-    while (e != NULL && fc_last(e) >= from_offset) {
+    for (int left = FC_HOLD_BATCHES; e != NULL && fc_last(e) >= from_offset; left -= a->shared != 0) {
+        if (left == 0) {
+            return 1;
+        }
         invalidate(a, p, e, reason);
         e = fc_tree_last(a, p);
     }
+    return 0;
 }
 
-int fc_drop(fc_arena *a, int64_t slot) {
+/* A part of fc_drop: 1 where it is not done. */
+static int drop_part(fc_arena *a, int64_t slot) {
+    FC_HOLD(a, FC_TORN);
     fc_partition *p = fc_partition_of(a, slot);
     if (p == NULL) {
         return FC_STALE;
     }
     fc_begin(&a->changes);
-    cut_from(a, p, INT64_MIN, FC_DROPPED);
+    if (cut_from(a, p, INT64_MIN, FC_DROPPED)) {
+        fc_done(&a->changes);
+        return 1;
+    }
     p->generation++;
     p->next_free = a->partitions_free;
     a->partitions_free = fc_index_of_slot(slot) + 1u;
@@ -124,7 +135,16 @@ int fc_drop(fc_arena *a, int64_t slot) {
     return 0;
 }
 
+int fc_drop(fc_arena *a, int64_t slot) {
+    int rc;
+    do {
+        rc = drop_part(a, slot);
+    } while (rc == 1);
+    return rc;
+}
+
 int fc_expect(fc_arena *a, int64_t slot, int64_t offset) {
+    FC_HOLD(a, FC_TORN);
     fc_partition *p = fc_partition_of(a, slot);
     if (p == NULL) {
         return FC_STALE;
@@ -133,8 +153,9 @@ int fc_expect(fc_arena *a, int64_t slot, int64_t offset) {
     return 0;
 }
 
-/* The log now ends at or below `from_offset`; later batches may start there again. */
-int fc_truncate(fc_arena *a, int64_t slot, int64_t from_offset) {
+/* A part of fc_truncate: 1 where it is not done. */
+static int truncate_part(fc_arena *a, int64_t slot, int64_t from_offset) {
+    FC_HOLD(a, FC_TORN);
     fc_partition *p = fc_partition_of(a, slot);
     if (p == NULL) {
         return FC_STALE;
@@ -144,15 +165,25 @@ int fc_truncate(fc_arena *a, int64_t slot, int64_t from_offset) {
     if (last != NULL) {
         p->expect = fc_end(last);
     }
-    cut_from(a, p, from_offset, FC_TRUNCATED);
+    int more = cut_from(a, p, from_offset, FC_TRUNCATED);
     p->expect = p->expect > from_offset ? from_offset : p->expect;
     p->evicted_end = p->evicted_end > from_offset ? from_offset : p->evicted_end;
     fc_done(&a->changes);
-    return 0;
+    return more;
 }
 
-/* The log now starts at `log_start_offset`. A batch that it stands inside of is kept, as the broker keeps it. */
-int fc_advance_start(fc_arena *a, int64_t slot, int64_t log_start_offset) {
+/* The log now ends at or below `from_offset`; later batches may start there again. */
+int fc_truncate(fc_arena *a, int64_t slot, int64_t from_offset) {
+    int rc;
+    do {
+        rc = truncate_part(a, slot, from_offset);
+    } while (rc == 1);
+    return rc;
+}
+
+/* A part of fc_advance_start: 1 where it is not done. */
+static int advance_part(fc_arena *a, int64_t slot, int64_t log_start_offset) {
+    FC_HOLD(a, FC_TORN);
     fc_partition *p = fc_partition_of(a, slot);
     if (p == NULL) {
         return FC_STALE;
@@ -161,21 +192,34 @@ int fc_advance_start(fc_arena *a, int64_t slot, int64_t log_start_offset) {
         return 0;
     }
     fc_begin(&a->changes);
-    p->log_start = log_start_offset;
     const fc_entry *last = fc_tree_last(a, p);
     if (last != NULL) {
         p->expect = fc_end(last);
     }
     p->expect = p->expect >= 0 && p->expect < log_start_offset ? log_start_offset : p->expect;
     fc_entry *first = fc_tree_after(a, p, -1);
-    while (first != NULL && fc_last(first) < log_start_offset) {
+    for (int left = FC_HOLD_BATCHES; first != NULL && fc_last(first) < log_start_offset; left -= a->shared != 0) {
+        if (left == 0) {
+            fc_done(&a->changes);
+            return 1;
+        }
         invalidate(a, p, first, FC_START_MOVED);
         first = fc_tree_after(a, p, -1);
     }
+    p->log_start = log_start_offset;
     if (first != NULL && first->covers_from < log_start_offset) {
         int64_t upto = first->base_offset < log_start_offset ? first->base_offset : log_start_offset;
         first->covers_from = first->covers_from > upto ? first->covers_from : upto;
     }
     fc_done(&a->changes);
     return 0;
+}
+
+/* The log now starts at `log_start_offset`. A batch that it stands inside of is kept, as the broker keeps it. */
+int fc_advance_start(fc_arena *a, int64_t slot, int64_t log_start_offset) {
+    int rc;
+    do {
+        rc = advance_part(a, slot, log_start_offset);
+    } while (rc == 1);
+    return rc;
 }

@@ -1,11 +1,14 @@
 /* pyfastcache: record batches by partition and offset, in one arena. The only declaration of the C code.
  *
- * Owns: the arena's layout. Must not know: Kafka beyond a record batch v2's header, Python, clocks, files (but for send.c),
- * locks.
- * Invariants: everything inside is found by offset from the arena's first byte, never by pointer; one caller at a time;
- * errors are negative ints; a block is in exactly one state: free, reserved, in the FIFO, or in limbo (see check.c);
- * `changes` is odd while a call changes what it stands in, so that a reader beside (inspect.py) knows what it read half
- * done; memory that is lent (lent.c) is written by who has it.
+ * Owns: the arena's layout. Must not know: Kafka beyond a record batch v2's header, Python, files (but for send.c), clocks
+ * and locks (but for lock.c).
+ * Invariants: everything inside is found by offset from the arena's first byte, never by pointer; errors are negative ints;
+ * a block is in exactly one state: free, reserved, in the FIFO, or in limbo (see check.c); `changes` is odd while a call
+ * changes what it stands in, so that a reader beside (inspect.py) knows what it read half done; memory that is lent (lent.c)
+ * is written by who has it.
+ * One caller at a time: one thread of one process, or each call holds the lock of an arena that is `shared` (lock.c). Holder
+ * 0 is the process that changes content. The others, 1 to FC_HOLDERS - 1, look up, and change nothing but counts of pins
+ * (pins.c): one that dies at any instruction leaves an arena that is whole once lock.c has undone its last pin.
  *
  *   0            +-------------------------+
  *                | fc_arena                |  this header: sections, pools, FIFO ends, counts
@@ -35,7 +38,7 @@
 #include <stdint.h>
 /* cdef begin */
 #define FC_MAGIC 0x7961626572734631
-#define FC_LAYOUT 4
+#define FC_LAYOUT 5
 #define FC_UNIT 1024
 #define FC_LEAF_MAX 5
 #define FC_INNER_MAX 15
@@ -49,6 +52,9 @@
 #define FC_OWNER_BYTES 4  /* before each batch of a shared block: its partition's place */
 #define FC_IDENTITY_BYTES 496 /* for the caller, who says whose bytes these are */
 #define FC_GATHER_BYTES 8192 /* a hit in pieces of at most this, on average, is copied: so are all of a shared block */
+#define FC_HOLDERS 32     /* processes that may have pins; 0 changes content */
+#define FC_PINNED 1       /* fc_hit.pinned: until it is released */
+#define FC_PINNED_TO_COPY 2 /* until it is copied, which is to be soon: of a holder other than 0 */
 
 #define FC_BAD_BATCH -1   /* the caller's bytes are no run of whole v2 batches, or lie below covers_from */
 #define FC_STALE -2       /* a handle (slot, pin) whose generation has passed */
@@ -58,7 +64,7 @@
 #define FC_FULL -6        /* every partition slot is open */
 #define FC_NOT_STORED -7  /* no batch covers this offset */
 #define FC_OTHER -8       /* an arena of another layout, or of other sections */
-#define FC_TORN -9        /* the arena's process died in the middle of a change */
+#define FC_TORN -9        /* the process that changes the arena died in the middle of a change: all that is left is other memory */
 
 #define FC_BROKEN_LAYOUT -101     /* check(): what was found wrong, by place */
 #define FC_BROKEN_UNITS -102
@@ -92,7 +98,7 @@ typedef struct {
     uint64_t observe;           /* 1: batches are placed and counted, but only their headers stored */
 } fc_config;
 
-typedef struct {                /* 1024 bytes */
+typedef struct {                /* 1344 bytes */
     uint64_t magic, layout, size_bytes;
     uint64_t partitions_at, partitions_max, partitions_touched, partitions_free, partitions_open;
     uint64_t ghosts_at, ghosts_max, ghosts_written;
@@ -118,6 +124,16 @@ typedef struct {                /* 1024 bytes */
     uint64_t admitted_before;                  /* the clock of admitted bytes when this process began */
     uint64_t alive_at;                         /* of the caller: when its process was last alive */
     uint8_t identity[496];                     /* of the caller */
+    uint64_t lock[8];                          /* a pthread_mutex_t (lock.c), valid if shared */
+    uint64_t shared;                           /* 1: several processes use the arena, each call takes the lock */
+    uint64_t torn;                             /* 1: of no use any more (FC_TORN) */
+    uint64_t lock_calls, lock_waits, lock_waited_ns; /* taken; of them, not at once; how long that took */
+    uint64_t limbo_idle;                       /* blocks in limbo that nobody pins any more: holder 0 frees them */
+    uint64_t refused_lookups;                  /* of holders other than 0: not answered, no more may be pinned */
+    uint64_t undo_block;                       /* a pin is being counted: the counts before it (pins.c); 0 none */
+    uint64_t undo_holder, undo_block_pins, undo_block_pins_of, undo_pins, undo_pins_of, undo_pinned_bytes, undo_limbo_idle;
+    uint32_t pins_of[32];                      /* of pins, those of each holder but 0 */
+    uint64_t reserved;
 } fc_arena;
 
 typedef struct {                /* 128 bytes */
@@ -163,7 +179,7 @@ typedef struct {                /* 256 bytes */
     };
 } fc_node;
 
-typedef struct {                /* 96 bytes, at a block's start */
+typedef struct {                /* 160 bytes, at a block's start */
     uint32_t state, units;
     uint64_t generation;
     uint64_t prev, next;        /* in the FIFO or in limbo; offsets, 0 = none */
@@ -174,6 +190,7 @@ typedef struct {                /* 96 bytes, at a block's start */
     uint64_t filled_bytes;      /* where the next batch goes */
     uint32_t first_bytes;       /* where its first batch stands */
     uint32_t lent;              /* 1: somebody may write into it, and has a pin (lent.c) */
+    uint16_t pins_of[32];       /* of pins, those of each holder but 0 */
 } fc_block;
 
 typedef struct {                /* 48 bytes: evicted batches, consecutive in offsets and close in age */
@@ -197,7 +214,7 @@ typedef struct {                /* 32 bytes */
 
 typedef struct {                /* FC_HIT_HEAD words, then the segments */
     int64_t next_offset;
-    uint64_t size_bytes, segments, pinned;
+    uint64_t size_bytes, segments, pinned; /* pinned: FC_PINNED, FC_PINNED_TO_COPY, or 0: to be copied at once, by holder 0 */
     uint64_t admitted;             /* the clock of admitted bytes before the first batch */
     uint64_t cut;                  /* 1: a stored batch follows below the limit offset; it is left out, whole */
     fc_segment segment[512];
@@ -218,6 +235,7 @@ typedef struct {                   /* a response that is being put together */
     uint64_t room_bytes;           /* of its limit, left for records */
     uint64_t hits, hit_bytes;      /* lookups that gave records, one behind another, and the memory that they take */
     uint64_t size_bytes;           /* of their records */
+    uint64_t holder;               /* who has the pins; stays */
 } fc_response;
 
 typedef struct {
@@ -259,42 +277,52 @@ uint64_t fc_append_to(void *arena, const uint8_t *buf, uint64_t size, void *plac
 int64_t fc_reserve(fc_arena *a, uint64_t size, uint64_t used_max);
 int fc_give_back(fc_arena *a, const uint8_t *bytes);
 /* lookup.c */
-int fc_lookup(fc_arena *a, int64_t slot, int64_t offset, int64_t limit_offset, uint64_t max_bytes,
+int fc_lookup(fc_arena *a, uint32_t holder, int64_t slot, int64_t offset, int64_t limit_offset, uint64_t max_bytes,
               int at_least_one, fc_hit *out);
-void fc_find_all(fc_arena *a, const int64_t *words, uint64_t count, int has_records, fc_response *response,
-                 uint8_t *hits, uint64_t hits_room, fc_taken *taken);
+int fc_find_all(fc_arena *a, const int64_t *words, uint64_t count, int has_records, fc_response *response,
+                uint8_t *hits, uint64_t hits_room, fc_taken *taken);
 int fc_gather(fc_arena *a, const fc_hit *hit, uint8_t *out);
 int fc_span(fc_arena *a, int64_t slot, int64_t offset, int64_t limit_offset, uint64_t max_bytes, int at_least_one,
             fc_hit *out);
-int fc_release(fc_arena *a, const fc_segment *segments, uint64_t count);
 int64_t fc_contiguous_end(fc_arena *a, int64_t slot, int64_t offset);
-void fc_contiguous_ends(fc_arena *a, const int64_t *places, uint64_t count, int64_t *ends);
+int fc_contiguous_ends(fc_arena *a, const int64_t *places, uint64_t count, int64_t *ends);
 int fc_find_edges(fc_arena *a, int64_t slot, int64_t offset, fc_edges *out);
 int64_t fc_first_after_epoch(fc_arena *a, int64_t slot, int32_t epoch);
 int64_t fc_unaborted_from(fc_arena *a, int64_t slot, int64_t end, uint64_t batches);
 int64_t fc_age(fc_arena *a, int64_t slot, int64_t offset);
 int fc_find_batch(fc_arena *a, int64_t slot, int64_t offset, fc_entry *out);
+int fc_copy_head(fc_arena *a, int64_t slot, int64_t offset, uint8_t *out);
 /* send.c */
 int64_t fc_send(fc_arena *a, fc_response *response, const uint8_t *hits, int fd, const uint8_t *heads,
                 uint64_t heads_size, const uint64_t *cuts);
 void fc_release_all(fc_arena *a, fc_response *response, const uint8_t *hits);
 /* fifo.c */
 int64_t fc_evict_to(fc_arena *a, uint64_t used_bytes);
-uint64_t fc_oldest_admitted(fc_arena *a);
+int64_t fc_oldest_admitted(fc_arena *a);
+/* pins.c */
+int fc_release(fc_arena *a, uint32_t holder, const fc_segment *segments, uint64_t count);
+int64_t fc_release_holder(fc_arena *a, uint32_t holder, uint32_t by);
+/* lock.c */
+int fc_share(fc_arena *a);
 /* pages.c */
 int fc_prefault(fc_arena *a, uint64_t from, uint64_t size);
 /* check.c */
 int fc_check(fc_arena *a);
 /* takeover.c */
-int fc_take_over(fc_arena *a, const fc_config *config);
+int fc_take_over(fc_arena *a, const fc_config *config, uint32_t living);
 int fc_begin_anew(fc_arena *a, const fc_config *config, uint64_t admitted_bytes);
 int64_t fc_slot_at(fc_arena *a, uint64_t place, uint8_t *topic_id, int32_t *index);
 /* cdef end */
 
 /* Between the files of native/. */
 #define FC_NONE 0xffffffffu
-#define FC_HEADER_BYTES 1024
+#define FC_HEADER_BYTES 1344
+#define FC_PINS_OF_BLOCK_MAX (UINT16_MAX - FC_SEGMENTS_MAX) /* ... before a lookup, of a holder other than 0 */
 #define FC_SCAN_UNITS (1u << 18)   /* how far from the cursor free room is looked for before evicting */
+#define FC_HOLD_PARTITIONS 16      /* the lock is let go after so many of a response, */
+#define FC_HOLD_BYTES (1u << 16)   /* ... so many bytes of an insertion, */
+#define FC_HOLD_BATCHES 64         /* ... so many batches that are invalidated, */
+#define FC_HOLD_UNITS 8192         /* ... and so many units of a walk over blocks */
 #define FC_ATTRIBUTES_AT 21        /* 2 bytes */
 #define FC_CONTROL 0x20            /* bit of the second: the batch is a marker */
 #define FC_PRODUCER_AT 43          /* producer id, producer epoch, base sequence: 14 bytes */
@@ -340,6 +368,29 @@ static inline void fc_begin(uint64_t *changes) {
 static inline void fc_done(uint64_t *changes) { __atomic_store_n(changes, *changes + 1, __ATOMIC_RELEASE); }
 static inline uint64_t fc_data_bytes(fc_arena *a) { return a->data_units * FC_UNIT; }
 
+/* lock.c */
+int fc_lock(fc_arena *a);
+void fc_unlock(fc_arena *a);
+static inline void fc_let_go(fc_arena **held) {
+    if (*held != NULL) {
+        fc_unlock(*held);
+    }
+}
+/* Holds the lock of a shared arena until the end of the scope; returns `torn` where there is no use in it. */
+#define FC_HOLD(a, torn)                                                      \
+    fc_arena *fc_held __attribute__((cleanup(fc_let_go))) = NULL;             \
+    if (__builtin_expect((a)->shared != 0, 0)) {                              \
+        if (fc_lock(a) < 0) {                                                 \
+            return (torn);                                                    \
+        }                                                                     \
+        fc_held = (a);                                                        \
+    }
+/* pins.c */
+uint32_t fc_pins_of(const fc_arena *a, const fc_block *b, uint32_t holder);
+void fc_block_pin(fc_arena *a, fc_block *b, uint32_t holder);
+void fc_block_unpin(fc_arena *a, fc_block *b, uint32_t holder);
+void fc_undo_pin(fc_arena *a);
+int fc_let_dead_go(fc_arena *a, uint32_t living);
 /* partition.c */
 fc_partition *fc_partition_of(fc_arena *a, int64_t slot);
 uint32_t fc_index_of_slot(int64_t slot);
@@ -358,6 +409,9 @@ void fc_set_bit(fc_arena *a, uint64_t map_at, uint64_t i, int value);
 uint64_t fc_find_bit(fc_arena *a, uint64_t map_at, uint64_t from, uint64_t to, int value);
 uint64_t fc_find_bit_before(fc_arena *a, uint64_t map_at, uint64_t from);
 uint64_t fc_count_bits(fc_arena *a, uint64_t map_at);
+/* check.c */
+int fc_check_content(fc_arena *a);
+int fc_check_pins(fc_arena *a);
 /* blocks.c */
 int fc_block_for(fc_arena *a, uint32_t index, uint64_t length, uint64_t remaining, uint64_t *at);
 int fc_block_step(fc_arena *a, const fc_block *b, uint64_t *used, uint32_t *slot, fc_batch *batch);
@@ -367,8 +421,8 @@ void fc_count_rate(fc_arena *a, fc_partition *p, uint64_t length);
 fc_block *fc_block_of(fc_arena *a, uint64_t at, uint64_t generation);
 void fc_block_append(fc_arena *a, fc_block *b);
 void fc_block_lost(fc_arena *a, fc_partition *p, fc_block *b, const fc_entry *e);
-void fc_block_pin(fc_arena *a, fc_block *b);
-void fc_block_unpin(fc_arena *a, fc_block *b);
+void fc_block_settle(fc_arena *a, fc_block *b);
+void fc_limbo_free(fc_arena *a);
 uint64_t fc_block_holding(fc_arena *a, uint64_t position);
 int fc_block_let_go(fc_arena *a, uint64_t unit);
 int fc_evict_oldest(fc_arena *a, int reason, uint64_t *unit, uint64_t *units);

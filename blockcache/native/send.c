@@ -56,11 +56,11 @@ void fc_release_all(fc_arena *a, fc_response *response, const uint8_t *hits) {
     const fc_hit *hit = (const fc_hit *)(const void *)hits;
     for (uint64_t i = 0; i < response->hits; i++) {
         if (hit->pinned) {
-            fc_release(a, hit->segment, hit->segments);
+            fc_release(a, (uint32_t)response->holder, hit->segment, hit->segments);
         }
         hit = hit_after(hit);
     }
-    *response = (fc_response){0};
+    *response = (fc_response){.holder = response->holder};
 }
 
 /* Writes `heads` and the bytes of a response's hits, which lie as `fc_release_all` says, to a non-blocking socket at once.

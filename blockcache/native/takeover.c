@@ -1,7 +1,8 @@
 /* An arena that a dead process left: taken over, or begun anew in the same memory.
  * Nothing in it is trusted: its sections must be those of the configuration, then fc_check() holds every number against
  * them before it is followed. The dead process's pins, lent and reserved blocks are let go. Counts begin at 0, as a
- * process's do; the clock of admitted bytes goes on, since entries and ghosts refer to it. */
+ * process's do; the clock of admitted bytes goes on, since entries and ghosts refer to it.
+ * Other holders may live and go on: the arena stays shared, and they keep their pins. */
 #include <string.h>
 
 #include "pyfastcache.h"
@@ -29,31 +30,53 @@ static int let_all_go(fc_arena *a) {
         }
     }
     a->pins = a->pinned_bytes = a->reserved_blocks = a->lent_bytes = 0;
-    a->limbo_first = a->limbo_blocks = a->limbo_bytes = 0;
-    a->reclaim_block = a->reclaim_generation = 0;
+    a->limbo_first = a->limbo_blocks = a->limbo_bytes = a->limbo_idle = 0;
+    a->reclaim_block = a->reclaim_generation = a->undo_block = 0;
+    memset(a->pins_of, 0, sizeof(a->pins_of));
     return 0;
 }
 
 static void begin_counts(fc_arena *a) {
     a->admitted_before = a->admitted_bytes;
     a->admitted_batches = a->kept_batches = a->conflicts = a->skipped_batches = a->skipped_bytes = 0;
+    a->lock_calls = a->lock_waits = a->lock_waited_ns = a->refused_lookups = 0;
     a->evicted_bytes = a->limbo_entered = a->copied_lookups = a->gathered_lookups = a->lookups = a->adopted_batches = 0;
     memset(a->evicted_blocks, 0, sizeof(a->evicted_blocks));
     memset(a->invalidated_bytes, 0, sizeof(a->invalidated_bytes));
 }
 
-/* Makes a dead process's arena this one's. 0; FC_OTHER, FC_TORN or what fc_check() says: it cannot be used, and only
- * fc_begin_anew() may follow. Reads no link or number before it is checked, whatever the bytes are. */
-int fc_take_over(fc_arena *a, const fc_config *config) {
+static int find_torn(fc_arena *a) {
+    FC_HOLD(a, FC_TORN); /* undoes what its last holder died in */
+    int is_torn = a->changes % 2 != 0;
+    a->torn |= is_torn && a->shared;
+    return is_torn ? FC_TORN : 0;
+}
+
+/* The others do not wait meanwhile, but while what is pinned is counted: only the caller changes what is checked. */
+static int take_over_among(fc_arena *a, uint32_t living) {
+    int rc = fc_check_content(a);
+    rc = rc < 0 ? rc : fc_let_dead_go(a, living);
+    rc = rc < 0 ? rc : fc_check_pins(a);
+    a->torn |= rc < 0;
+    return rc;
+}
+
+/* Makes a dead process's arena this one's. `living`: a bit for each holder whose process lives and goes on. 0; FC_OTHER,
+ * FC_TORN or what fc_check() says: it cannot be used, and only fc_begin_anew() may follow, if no other holder lives; those
+ * that do find it torn. Reads no link or number before it is checked, whatever the bytes are. */
+int fc_take_over(fc_arena *a, const fc_config *config, uint32_t living) {
     fc_arena fresh;
     if (fc_format(&fresh, config) < 0 || !has_sections_of(a, &fresh) || a->admitted_bytes > INT64_MAX / 2) {
         return FC_OTHER;
     }
-    if (a->changes % 2 != 0) {
-        return FC_TORN;
+    a->shared = living != 0 && a->shared;
+    int rc = a->torn ? FC_TORN : find_torn(a);
+    if (a->shared) {
+        rc = rc < 0 ? rc : take_over_among(a, living);
+    } else {
+        rc = rc < 0 ? rc : let_all_go(a);
+        rc = rc < 0 ? rc : fc_check(a);
     }
-    int rc = let_all_go(a);
-    rc = rc < 0 ? rc : fc_check(a);
     if (rc == 0) {
         begin_counts(a);
     }

@@ -37,8 +37,6 @@ UsageByKey = dict[str, tuple[int, int]]
 log = logging.getLogger("forebay.keeper")
 
 RETRY_S: Final = 0.1
-ASK_AGAIN_S: Final = 0.02
-"""How soon a partition that the keeper was asked to confirm is asked about again, in seconds."""
 USED_EVERY_S: Final = 1.0
 UNHELD_S: Final = 5.0
 """How long a partition stays held at the keeper after the last Fetch that waited on it, in seconds."""
@@ -196,7 +194,6 @@ class KeeperLink:
         for slot in changed:
             partition = by_slot.get(slot)
             if partition is not None:
-                partition.asked_at = float("-inf")
                 wakeups.update(dict.fromkeys(partition.parked, partition))
         broker.wake_all(wakeups)
 
@@ -255,6 +252,7 @@ class AskedFetcher:
 
     def __init__(self, broker: WorkerBroker) -> None:
         self._broker = broker
+        self._asked: set[SeenPartition] = set()
 
     def cover(self, partition: SeenPartition, _link: object) -> bool:
         """As `ReplicaFetcher.cover`."""
@@ -272,16 +270,17 @@ class AskedFetcher:
             self.ask(partition, None, asked)
 
     def ask(self, partition: SeenPartition, _link: object, asked: Any = None) -> bool:
-        """As `ReplicaFetcher.ask`: once until its answer, or for ASK_AGAIN_S."""
-        now = self._broker.now()
+        """As `ReplicaFetcher.ask`, once in a turn of the event loop."""
         if not partition.is_followed:
             return False
-        if now - partition.asked_at < ASK_AGAIN_S:
+        if partition in self._asked:
             return True
         question = None if asked is None else tuple(asked[2:])
         if not self._broker.link.send(messages.ASK, partition.slot, question):
             return False
-        partition.asked_at = now
+        if not self._asked:
+            asyncio.get_running_loop().call_soon(self._asked.clear)
+        self._asked.add(partition)
         partition.is_held = True
         return True
 

@@ -108,11 +108,9 @@ class SeenTransactions:
 
 
 class SeenPartition(Partition):
-    """A partition that the keeper follows. `is_held`: the keeper counts this worker among its waiters.
-    `asked_at`: when this worker had it confirmed last, in seconds.
-    """
+    """A partition that the keeper follows. `is_held`: the keeper counts this worker among its waiters."""
 
-    __slots__ = ("asked_at", "is_held")
+    __slots__ = ("is_held",)
 
     def __init__(self, segment: Segment, topic: Topic, index: int, slot: int, place: int) -> None:
         row = lib.pt_new_view(segment.find(place), segment.leases, slot)
@@ -133,7 +131,6 @@ class SeenPartition(Partition):
         self.back_off = BackOff()
         self.missed_from = None
         self.is_held = False
-        self.asked_at = NEVER
 
     def _keep(self, segment: Segment, row: Any) -> None:
         """Own `row`, which reads the mapping of `segment`."""
