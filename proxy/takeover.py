@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from blockcache.cache import IDENTITY_BYTES
 
 if TYPE_CHECKING:
-    from blockcache.cache import Left
+    from blockcache.left import Left
     from proxy.broker import Broker
 
 log = logging.getLogger("forebay.takeover")

@@ -48,8 +48,8 @@ static double look_up(fc_arena *a, const int64_t *slots, uint64_t partitions, ui
         random ^= random >> 7;
         random ^= random << 17;
         int64_t offset = (int64_t)(random % (batches / partitions));
-        if (fc_lookup(a, slots[random / batches % partitions], offset, INT64_MAX, 1, 1, &hit) < 0 ||
-            fc_release(a, hit.segment, hit.segments) < 0) {
+        if (fc_lookup(a, 0, slots[random / batches % partitions], offset, INT64_MAX, 1, 1, &hit) < 0 ||
+            fc_release(a, 0, hit.segment, hit.segments) < 0) {
             abort();
         }
     }

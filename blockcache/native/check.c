@@ -229,7 +229,8 @@ static int check_trees(fc_arena *a, uint64_t *nodes) {
 }
 
 static int check_entry(fc_arena *a, const fc_partition *p, const fc_entry *e, const fc_entry *before) {
-    if (e->covers_from > e->base_offset || e->covers_from < 0 || e->admitted > a->admitted_bytes) {
+    if (e->covers_from > e->base_offset || e->covers_from < 0 || e->admitted > a->admitted_bytes ||
+        e->admitted < e->length) {
         return FC_BROKEN_ENTRY;
     }
     if (before != NULL && (fc_end(before) > e->covers_from || before->base_offset >= e->base_offset)) {

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from blockcache.cache import PartitionsFull
+from blockcache.errors import PartitionsFull
 from proxy.partitions.back_off import BackOff
 from proxy.partitions.leader_state import LeaderState, Lease
 from proxy.partitions.partition_row import open_row, word

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from blockcache.arena_file import ArenaError, open_file
-from blockcache.cache import BlockCache, StaleSlot
+from blockcache.cache import BlockCache
+from blockcache.errors import StaleSlot
 from tests.kit.cache_batches import TOPIC, build_run, insert
 
 SIZE = 64 * 1024

@@ -3,8 +3,10 @@
 import struct
 
 import pytest
+from blockcache._pyfastcache import ffi
 
-from blockcache.cache import PLACED_WORDS, RUN_END, BadBatch, BlockCache, CacheError, PartitionsFull
+from blockcache.cache import PLACED_WORDS, RUN_END, BlockCache
+from blockcache.errors import BadBatch, CacheError, PartitionsFull
 from blockcache.results import Inserted
 from tests.kit.cache_batches import (
     FOREVER,
@@ -332,7 +334,7 @@ def test_drop_forgets_all(cache: BlockCache, slot: int) -> None:
 
 def scattered(size: int) -> BlockCache:
     """600 batches of `size` bytes in blocks of one batch each."""
-    block_bytes = (size + 96 + 1023) // 1024 * 1024
+    block_bytes = (size + ffi.sizeof("fc_block") + 1023) // 1024 * 1024
     cache = BlockCache(
         12 * MIB,
         block_min_bytes=block_bytes,
@@ -353,11 +355,11 @@ def test_segments_are_bounded() -> None:
 
 
 def test_small_scattered_pieces_are_gathered_into_a_copy() -> None:
-    cache = scattered(8192)
+    cache = scattered(8000)
     hit = cache.lookup(cache.open(TOPIC, 0), 0, FOREVER, FOREVER)
     assert hit is not None
     assert (len(hit.views), hit.pins, hit.next_offset) == (1, 0, 512)
-    assert bytes(hit.views[0]) == build_run(0, 512, size=8192) and hit.views[0].readonly
+    assert bytes(hit.views[0]) == build_run(0, 512, size=8000) and hit.views[0].readonly
     one = cache.lookup(cache.open(TOPIC, 0), 7, 8, FOREVER)
     assert one is not None and one.pins == 1
     one.release()

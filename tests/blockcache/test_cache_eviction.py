@@ -5,7 +5,8 @@ from itertools import count
 import pytest
 
 from blockcache.arena import Hit
-from blockcache.cache import BlockCache, CacheError
+from blockcache.cache import BlockCache
+from blockcache.errors import CacheError
 from tests.kit.cache_batches import FOREVER, TOPIC, build_batch, build_run, insert, read
 
 KIB = 1024
@@ -16,13 +17,13 @@ def fill(cache: BlockCache, slot: int, first_offset: int, until_blocks_evicted: 
     for offset in count(first_offset):
         if cache.statistics().evicted_blocks_room >= until_blocks_evicted:
             return offset
-        insert(cache, slot, build_batch(offset, size=900))
+        insert(cache, slot, build_batch(offset, size=850))
     raise AssertionError
 
 
 @pytest.fixture
 def cache() -> BlockCache:
-    """Blocks of one 900 byte batch each, so that a block is a batch."""
+    """Blocks of one 850 byte batch each, so that a block is a batch."""
     return BlockCache(
         64 * KIB,
         block_min_bytes=KIB,
@@ -40,8 +41,8 @@ def slot(cache: BlockCache) -> int:
 
 def test_the_oldest_goes_first_whatever_its_partition(cache: BlockCache, slot: int) -> None:
     other = cache.open(TOPIC, 1)
-    insert(cache, slot, build_batch(0, size=900))
-    insert(cache, other, build_batch(0, size=900))
+    insert(cache, slot, build_batch(0, size=850))
+    insert(cache, other, build_batch(0, size=850))
     end = fill(cache, slot, 1, 1)
     assert read(cache, slot, 0) is None and read(cache, other, 0) is not None
     fill(cache, slot, end, 2)
@@ -102,13 +103,13 @@ def test_evict_to_and_eliminate(cache: BlockCache, slot: int) -> None:
 
 def test_ages_of_the_stored_and_of_the_evicted(cache: BlockCache, slot: int) -> None:
     end = fill(cache, slot, 0, 3)
-    assert cache.age_bytes(slot, end - 1) == 900
-    assert cache.age_bytes(slot, end - 2) == 1800
+    assert cache.age_bytes(slot, end - 1) == 850
+    assert cache.age_bytes(slot, end - 2) == 1700
     assert [cache.age_bytes(slot, offset) for offset in range(3)] == [
-        (end - i) * 900 for i in range(3)
+        (end - i) * 850 for i in range(3)
     ]
     assert cache.age_bytes(slot, end) is None
-    assert cache.oldest_admitted == 4 * 900
+    assert cache.oldest_admitted == 4 * 850
     for offset in range(3, end):
         hit = cache.lookup(slot, offset, FOREVER, 1)
         assert hit is not None
@@ -118,7 +119,7 @@ def test_ages_of_the_stored_and_of_the_evicted(cache: BlockCache, slot: int) -> 
 
 def test_the_ghost_is_bounded(cache: BlockCache, slot: int) -> None:
     for base in range(0, 24, 2):  # with holes between them, so that no ghost becomes longer
-        insert(cache, slot, build_batch(base, size=900))
+        insert(cache, slot, build_batch(base, size=850))
     cache.evict_to(0)
     assert cache.statistics().ghosts == 8
     assert [cache.age_bytes(slot, base) is None for base in range(0, 24, 2)] == [True] * 4 + [
@@ -163,7 +164,7 @@ def hold(cache: BlockCache, slot: int, offset: int) -> Hit:
 
 
 def test_a_pinned_block_is_offered_and_freed_if_let_go(cache: BlockCache, slot: int) -> None:
-    insert(cache, slot, build_batch(0, size=900))
+    insert(cache, slot, build_batch(0, size=850))
     copies: list[bytes] = []
 
     def copy_out(hit: Hit) -> None:
@@ -173,13 +174,13 @@ def test_a_pinned_block_is_offered_and_freed_if_let_go(cache: BlockCache, slot: 
     for _ in range(2):
         hold(cache, slot, 0).on_reclaim = copy_out
     fill(cache, slot, 1, 1)
-    assert copies == [build_batch(0, size=900)] * 2
+    assert copies == [build_batch(0, size=850)] * 2
     assert (cache.statistics().limbo_entered, cache.statistics().pins) == (0, 0)
     cache.check()
 
 
 def test_a_pinned_block_goes_to_limbo_else(cache: BlockCache, slot: int) -> None:
-    insert(cache, slot, build_batch(0, size=900))
+    insert(cache, slot, build_batch(0, size=850))
     hit, asked = hold(cache, slot, 0), list[Hit]()
     hit.on_reclaim = asked.append
     end = fill(cache, slot, 1, 1)
@@ -187,14 +188,14 @@ def test_a_pinned_block_goes_to_limbo_else(cache: BlockCache, slot: int) -> None
     statistics = cache.statistics()
     assert asked == [hit] and (statistics.limbo_blocks, statistics.limbo_bytes) == (1, KIB)
     assert read(cache, slot, 0) is None
-    assert bytes(hit.views[0]) == build_batch(0, size=900)
+    assert bytes(hit.views[0]) == build_batch(0, size=850)
     hit.release()
     assert (cache.statistics().limbo_blocks, cache.statistics().limbo_bytes) == (0, 0)
     cache.check()
 
 
 def test_without_a_callback_it_goes_to_limbo(cache: BlockCache, slot: int) -> None:
-    insert(cache, slot, build_batch(0, size=900))
+    insert(cache, slot, build_batch(0, size=850))
     hit = hold(cache, slot, 0)
     cache.evict_to(0)
     assert cache.statistics().limbo_blocks == 1 and cache.used_bytes == KIB
@@ -203,12 +204,12 @@ def test_without_a_callback_it_goes_to_limbo(cache: BlockCache, slot: int) -> No
 
 
 def test_invalidated_blocks_wait_for_their_pins(cache: BlockCache, slot: int) -> None:
-    insert(cache, slot, build_batch(0, size=900))
+    insert(cache, slot, build_batch(0, size=850))
     hit = hold(cache, slot, 0)
     cache.drop(slot)
     assert cache.statistics().limbo_blocks == 1
-    insert(cache, cache.open(TOPIC, 1), build_run(0, 30, size=900))
-    assert bytes(hit.views[0]) == build_batch(0, size=900)
+    insert(cache, cache.open(TOPIC, 1), build_run(0, 30, size=850))
+    assert bytes(hit.views[0]) == build_batch(0, size=850)
     hit.release()
     cache.check()
 
@@ -246,12 +247,12 @@ def test_all_pinned_an_insert_skips() -> None:
     slot = cache.open(TOPIC, 0)
     end = fill(cache, slot, 0, 1)
     held = [hold(cache, slot, offset) for offset in range(1, end)]
-    outcome = insert(cache, slot, build_batch(end, size=900))
-    assert (outcome.stored_bytes, outcome.skipped_bytes) == (0, 900)
+    outcome = insert(cache, slot, build_batch(end, size=850))
+    assert (outcome.stored_bytes, outcome.skipped_bytes) == (0, 850)
     cache.check()
     for hit in held:
         hit.release()
-    assert insert(cache, slot, build_batch(end, size=900)).stored_bytes == 900
+    assert insert(cache, slot, build_batch(end, size=850)).stored_bytes == 850
 
 
 def test_a_block_that_was_spared_is_offered_again(cache: BlockCache, slot: int) -> None:
@@ -267,7 +268,7 @@ def test_a_block_that_was_spared_is_offered_again(cache: BlockCache, slot: int) 
         hit.release()
 
     oldest.on_reclaim = make_room_otherwise
-    insert(cache, slot, build_batch(end, size=900))
+    insert(cache, slot, build_batch(end, size=850))
     assert read(cache, slot, 3) is not None and cache.statistics().pins == 0
     again, asked = hold(cache, slot, 3), list[Hit]()
     again.on_reclaim = asked.append
@@ -277,11 +278,11 @@ def test_a_block_that_was_spared_is_offered_again(cache: BlockCache, slot: int) 
 
 
 def test_callbacks_may_look_but_not_insert(cache: BlockCache, slot: int) -> None:
-    insert(cache, slot, build_run(0, 2, size=900))
+    insert(cache, slot, build_run(0, 2, size=850))
     refused: list[str] = []
 
     def meddle(hit: Hit) -> None:
-        assert read(cache, slot, 1) == build_batch(1, size=900)
+        assert read(cache, slot, 1) == build_batch(1, size=850)
         for use in (lambda: insert(cache, slot, build_batch(9)), lambda: cache.evict_to(0)):
             with pytest.raises(CacheError, match="not insert or evict"):
                 use()

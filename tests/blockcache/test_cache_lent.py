@@ -12,6 +12,7 @@ from blockcache.inspect import inspect
 from tests.kit.cache_batches import FOREVER, TOPIC, append, build_batch, build_run, insert, read
 
 KIB = 1024
+HEAD_BYTES = ffi.sizeof("fc_block")
 HEAD, REST = b"head of a request", b"end"
 
 
@@ -64,14 +65,14 @@ def counts(cache: BlockCache) -> tuple[int, int, int, int]:
 
 
 def test_a_batch_is_stored_where_it_was_received(cache: BlockCache, slot: int) -> None:
-    memory = receive(cache, build_batch(0, 3, epoch=-1, size=5000))
+    memory = receive(cache, build_batch(0, 3, epoch=-1, size=4900))
     assert counts(cache) == (1, 5 * KIB, 0, 1)
     cache.check()
     assert acknowledge(cache, slot, memory, 70, epoch=4) == 73
     assert position_of(cache, slot, 70) == address_of(cache, memory) + len(HEAD)
     assert counts(cache) == (0, 5 * KIB, 1, 1)
     stored = read(cache, slot, 70)
-    assert stored is not None and stored[20:] == build_batch(0, 3, epoch=-1, size=5000)[20:]
+    assert stored is not None and stored[20:] == build_batch(0, 3, epoch=-1, size=4900)[20:]
     assert (stored[:8], stored[12:16]) == ((70).to_bytes(8, "big"), (4).to_bytes(4, "big"))
     assert memory == HEAD + stored + REST
     cache.check()
@@ -173,22 +174,22 @@ def test_a_reader_and_its_holder_each_have_a_pin(cache: BlockCache, slot: int) -
 
 
 def test_the_bound_of_what_is_lent(cache: BlockCache) -> None:
-    held = [cache.reserve(8 * KIB - 96) for _ in range(3)]
+    held = [cache.reserve(8 * KIB - HEAD_BYTES) for _ in range(3)]
     assert None not in held
     assert cache.statistics().lent_bytes == cache.statistics().lent_limit_bytes == 24 * KIB
     assert cache.reserve(1) is None
     held.pop()
-    assert cache.reserve(8 * KIB - 95) is None
-    assert cache.reserve(8 * KIB - 96) is not None
+    assert cache.reserve(8 * KIB - HEAD_BYTES + 1) is None
+    assert cache.reserve(8 * KIB - HEAD_BYTES) is not None
 
 
 def test_the_bound_of_what_is_pinned() -> None:
     cache = BlockCache(255 * KIB, lent_limit_bytes=255 * KIB, pin_limit_bytes=12 * KIB)
     slot = cache.open(TOPIC, 0)
-    memory = receive(cache, build_batch(0, size=8 * KIB - 96 - len(HEAD + REST)))
+    memory = receive(cache, build_batch(0, size=8 * KIB - HEAD_BYTES - len(HEAD + REST)))
     acknowledge(cache, slot, memory, 0)
-    assert cache.reserve(4 * KIB - 95) is None
-    assert cache.reserve(4 * KIB - 96) is not None
+    assert cache.reserve(4 * KIB - HEAD_BYTES + 1) is None
+    assert cache.reserve(4 * KIB - HEAD_BYTES) is not None
     cache.check()
 
 
@@ -241,10 +242,10 @@ def test_what_is_not_lent_is_not_taken_back(cache: BlockCache, slot: int) -> Non
     base = ffi.cast("char *", cache._a)
     for at in (
         0,
-        96,
-        cache._a.data_at + 96,
-        cache._a.data_at + 97,
-        cache._a.size_bytes + 96,
+        HEAD_BYTES,
+        cache._a.data_at + HEAD_BYTES,
+        cache._a.data_at + HEAD_BYTES + 1,
+        cache._a.size_bytes + HEAD_BYTES,
         1 << 40,
     ):
         assert lib.fc_give_back(cache._a, base + at) == lib.FC_STALE

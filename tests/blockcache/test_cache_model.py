@@ -8,12 +8,15 @@ import struct
 from dataclasses import dataclass, field, replace
 
 import hypothesis.strategies as st
+from blockcache._pyfastcache import ffi
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from blockcache.arena import Hit
 from blockcache.cache import BlockCache
 from tests.kit.cache_batches import append, build_batch, find_batch
+
+HEAD_BYTES = ffi.sizeof("fc_block")
 
 PARTITIONS = 3
 SMALL = st.integers(0, 2)
@@ -335,7 +338,7 @@ class CacheMachine(RuleBasedStateMachine):
         assert statistics.entries == len(entries)
         assert statistics.live_record_bytes == sum(len(e.data) for e in entries)
         assert statistics.pins == sum(hit.pins for hit, _ in self.held) + len(self.lent)
-        units = [(96 + len(memory) + 1023) // 1024 for memory, _ in self.lent]
+        units = [(HEAD_BYTES + len(memory) + 1023) // 1024 for memory, _ in self.lent]
         assert statistics.lent_bytes == 1024 * sum(units) <= statistics.lent_limit_bytes
         assert statistics.pinned_bytes <= statistics.pin_limit_bytes
         for p in self.partitions:

@@ -10,7 +10,8 @@ import pytest
 from blockcache._pyfastcache import ffi, lib
 
 from blockcache.arena_file import ArenaMemory, open_file, remove_left
-from blockcache.cache import IDENTITY_BYTES, BlockCache, CacheError
+from blockcache.cache import IDENTITY_BYTES, BlockCache
+from blockcache.errors import CacheError
 from tests.kit.cache_batches import TOPIC, build_run, insert, read
 
 SIZE = 256 * 1024
@@ -102,7 +103,7 @@ def test_what_the_dead_process_held_is_let_go(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "refusal"),
     [
-        ("layout", 3, "layout"),
+        ("layout", 4, "layout"),
         ("layout", 0, "unfinished"),
         ("nodes_max", 17, "layout"),
         ("pin_limit_bytes", 1, "layout"),

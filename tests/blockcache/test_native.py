@@ -25,12 +25,12 @@ SANITIZED = (
     *("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
 )
 SIZES = {
-    "fc_arena": 1024,
+    "fc_arena": 1344,
     "fc_partition": 128,
     "fc_entry": 48,
     "fc_item": 16,
     "fc_node": 256,
-    "fc_block": 96,
+    "fc_block": 160,
     "fc_ghost": 48,
     "fc_segment": 32,
     "fc_hit": 48 + 512 * 32,
@@ -71,7 +71,7 @@ def test_places_of_the_sections() -> None:
 @pytest.mark.parametrize("name", READ_FROM_BESIDE)
 def test_formats_have_the_fields_of_c_in_their_places(name: str) -> None:
     in_c = {field: ffi.offsetof(name, field) for field, _ in ffi.typeof(name).fields}
-    parts = re.findall(r"16s|\w", FORMATS[name].format.removeprefix("="))
+    parts = re.findall(r"\d+s|\w", FORMATS[name].format.removeprefix("="))
     places = [struct.calcsize("=" + "".join(parts[:i])) for i in range(len(parts))]
     fields = [
         "index" if field == "partition" else field for field in READ_FROM_BESIDE[name]._fields
@@ -104,6 +104,7 @@ def test_hits_and_inserts_are_words_in_the_order_that_python_unpacks() -> None:
         "hits",
         "hit_bytes",
         "size_bytes",
+        "holder",
     ]
     assert [field for field, _ in ffi.typeof("fc_taken").fields] == [
         "size_bytes",

@@ -154,7 +154,7 @@ static void step_lookup(world *w, partition_log *p) {
     int64_t limit = below(w, 3) ? INT64_MAX : offset + (int64_t)below(w, 200);
     uint64_t max_bytes = below(w, 2) ? below(w, 20000) : UINT64_MAX;
     int at_least_one = (int)below(w, 2);
-    int rc = fc_lookup(w->arena, p->slot, offset, limit, max_bytes, at_least_one, &hit);
+    int rc = fc_lookup(w->arena, 0, p->slot, offset, limit, max_bytes, at_least_one, &hit);
     if (w->arena->observe) {
         MUST(rc == FC_NOT_STORED);
         rc = fc_span(w->arena, p->slot, offset, limit, max_bytes, at_least_one, &hit);

@@ -56,7 +56,7 @@ static void step_damage(world *w) {
         for (uint64_t n = 1 + below(w, DAMAGES_MAX); n > 0; n--) {
             damage(w, copy, w->arena);
         }
-        if (fc_take_over(copy, &w->config) == 0) {
+        if (fc_take_over(copy, &w->config, 0) == 0) {
             empty(w, copy);
             continue;
         }
@@ -74,14 +74,14 @@ static void step_die(world *w) {
     uint64_t entries = a->entries, live_bytes = a->live_bytes, clock = a->admitted_bytes;
     forget_holders(w);
     a->changes++;
-    MUST(fc_take_over(a, &w->config) == FC_TORN);
+    MUST(fc_take_over(a, &w->config, 0) == FC_TORN);
     a->changes++;
     fc_config other = w->config;
     other.nodes_max++;
-    MUST(fc_take_over(a, &other) == FC_OTHER);
+    MUST(fc_take_over(a, &other, 0) == FC_OTHER);
     w->limbo += a->limbo_entered;
     w->adopted += a->adopted_batches;
-    MUST(fc_take_over(a, &w->config) == 0);
+    MUST(fc_take_over(a, &w->config, 0) == 0);
     MUST(a->entries == entries && a->live_bytes == live_bytes && a->admitted_bytes == clock);
     MUST(a->pins == 0 && a->pinned_bytes == 0 && a->limbo_blocks == 0 && a->reserved_blocks == 0 && a->lent_bytes == 0);
     MUST(a->lookups == 0 && a->admitted_before == clock && fc_check(a) == 0);

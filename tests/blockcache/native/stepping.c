@@ -44,14 +44,14 @@ static void make(fc_arena *a, const fc_config *config, call *c) {
     case ADOPT: c->rc = (int64_t)fc_append(a, c->buf, c->size, &c->placed, 0, 1, UINT64_MAX); break;
     case RESERVE: c->rc = fc_reserve(a, c->size, UINT64_MAX); break;
     case GIVE_BACK: c->rc = fc_give_back(a, c->buf); break;
-    case LOOKUP: c->rc = fc_lookup(a, c->slot, c->offset, INT64_MAX, c->size, 1, &c->hit); break;
-    case RELEASE: c->rc = fc_release(a, c->hit.segment, c->hit.segments); break;
+    case LOOKUP: c->rc = fc_lookup(a, 0, c->slot, c->offset, INT64_MAX, c->size, 1, &c->hit); break;
+    case RELEASE: c->rc = fc_release(a, 0, c->hit.segment, c->hit.segments); break;
     case TRUNCATE: c->rc = fc_truncate(a, c->slot, c->offset); break;
     case ADVANCE: c->rc = fc_advance_start(a, c->slot, c->offset); break;
     case DROP: c->rc = fc_drop(a, c->slot); break;
     case EXPECT: c->rc = fc_expect(a, c->slot, c->offset); break;
     case EVICT: c->rc = fc_evict_to(a, c->size); break;
-    case TAKE_OVER: c->rc = fc_take_over(a, config); break;
+    case TAKE_OVER: c->rc = fc_take_over(a, config, 0); break;
     default: c->rc = fc_begin_anew(a, config, a->admitted_bytes); break;
     }
 }
@@ -102,7 +102,7 @@ static void check_content(stepper *s, fc_arena *a) {
 static void judge(stepper *s) {
     fc_arena *a = s->copy;
     memcpy(a, s->w.arena, s->w.config.size_bytes);
-    if (fc_take_over(a, &s->w.config) < 0) {
+    if (fc_take_over(a, &s->w.config, 0) < 0) {
         s->dropped++;
         MUST(fc_begin_anew(a, &s->w.config, 0) == 0 && fc_check(a) == 0 && a->entries == 0);
         return;

@@ -99,8 +99,8 @@ static void release(world *w, held_hit *h) {
         at += s->length;
     }
     MUST(at == h->size);
-    MUST(fc_release(w->arena, h->segments, h->count) == 0);
-    MUST(h->count == 0 || w->arena->pins > 0 || fc_release(w->arena, h->segments, h->count) == FC_STALE);
+    MUST(fc_release(w->arena, 0, h->segments, h->count) == 0);
+    MUST(h->count == 0 || w->arena->pins > 0 || fc_release(w->arena, 0, h->segments, h->count) == FC_STALE);
     free(h->segments);
     free(h->expected);
     *h = (held_hit){NULL, 0, 0, NULL};

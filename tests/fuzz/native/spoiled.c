@@ -18,7 +18,7 @@ static uint64_t placed, taken, refused, compared;
 /* What is found at the run's first offset is the run, as far as it goes. */
 static void compare(fc_arena *a, int64_t slot, const fc_inserted *in, const uint8_t *run, uint64_t size) {
     static fc_hit hit;
-    if (fc_lookup(a, slot, in->first_offset, INT64_MAX, UINT64_MAX, 1, &hit) < 0) {
+    if (fc_lookup(a, 0, slot, in->first_offset, INT64_MAX, UINT64_MAX, 1, &hit) < 0) {
         return;
     }
     if (!a->observe && hit.segments > 0 && in->stored_bytes == size && !in->skipped_bytes) {
@@ -27,7 +27,7 @@ static void compare(fc_arena *a, int64_t slot, const fc_inserted *in, const uint
         compared++;
     }
     if (hit.pinned) {
-        MUST(fc_release(a, hit.segment, hit.segments) == 0);
+        MUST(fc_release(a, 0, hit.segment, hit.segments) == 0);
     }
 }
 
