@@ -217,7 +217,7 @@ def test_a_reader_never_sees_half_of_a_row_and_a_writer_killed_within_shows_noth
     segment = open_segment(ROWS)
     topic = Topic(b"t" * 16, "t")
     seen = SeenPartition(segment, topic, 0, 3, 3)
-    epochs = set()
+    epochs: set[int] = set()
     for _ in range(5):
         writer = multiprocessing.get_context("fork").Process(target=write_for_ever, args=(segment,))
         writer.start()
