@@ -151,6 +151,7 @@ class WorkerLink:
             self._send(messages.FOLLOWED, topic_id, index, -1)
             return
         partition.wanted_at = broker.now()
+        broker.replica_fetcher.ask(partition, None)
         broker.shown.show(partition)
         self._known[partition.slot] = partition
         self._send(messages.FOLLOWED, topic_id, index, partition.slot)

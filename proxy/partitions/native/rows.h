@@ -35,7 +35,7 @@
 #define PT_SHOWN_GAP 16
 #define PT_SHOWN_COMPACTED 32
 #define PT_SHOWN_RECALLING 64
-#define PT_SHOWN_ABORTED 16     /* aborted transactions that are shown */
+#define PT_SHOWN_ABORTED 64     /* aborted transactions that are shown */
 /* of a stored batch, what is left for Python */
 #define PT_LEFT_TAIL 1          /* acknowledgements have crossed: look for the end of the run at the tail */
 #define PT_LEFT_TRANSACTIONS 2  /* tell its offsets to Transactions */
@@ -126,7 +126,7 @@ typedef struct {                /* of one partition, in memory that processes sh
     int64_t generation, equal_codecs, log_append_time;
     int64_t flags;              /* PT_SHOWN_* */
     int64_t aborted;            /* how many are listed; those before have raised known_from */
-    pt_aborted list[16];
+    pt_aborted list[64];        /* at the end: only what is listed is copied */
 } pt_shown;
 
 struct pt_view {                /* what a process has seen of it last */

@@ -11,6 +11,13 @@
 
 _Static_assert(sizeof(((pt_shown *)0)->list) == PT_SHOWN_ABORTED * sizeof(pt_aborted), "list");
 
+/* Bytes of a shown row that say something. */
+static size_t used_bytes(const pt_shown *shown) {
+    int64_t listed = shown->aborted;
+    listed = listed < 0 ? 0 : listed > PT_SHOWN_ABORTED ? PT_SHOWN_ABORTED : listed; /* a reader may see any */
+    return offsetof(pt_shown, list) + (size_t)listed * sizeof(pt_aborted);
+}
+
 static uint64_t load(const uint64_t *word) {
     return __atomic_load_n(word, __ATOMIC_ACQUIRE);
 }
@@ -22,7 +29,7 @@ static pt_shown describe(const pt_row *row, int64_t lease, int64_t stable_offset
                     (row->has_gap ? PT_SHOWN_GAP : 0) | (fidelity->may_be_compacted ? PT_SHOWN_COMPACTED : 0) |
                     (is_recalling ? PT_SHOWN_RECALLING : 0);
     pt_shown now;
-    memset(&now, 0, sizeof now);
+    memset(&now, 0, offsetof(pt_shown, list));
     now.lease = lease;
     now.until = lease < 0 ? row->lease->until : 0;
     now.proven_at = row->proven_at;
@@ -76,9 +83,10 @@ int pt_show(const pt_row *row, pt_shown *shown, int64_t lease, int64_t stable_of
     pt_shown now = describe(row, lease, stable_offset, is_recalling);
     list_aborted(&now, aborted, count);
     int is_other = is_other_era(shown, &now);
+    size_t size = used_bytes(&now) - WRITTEN_FROM;
     raise_end(&shown->acknowledged_end, row->acknowledged_end);
     if (!is_other && memcmp((const char *)shown + WRITTEN_FROM, (const char *)&now + WRITTEN_FROM,
-                            sizeof now - WRITTEN_FROM) == 0) {
+                            size) == 0) {
         return 0;
     }
     int is_other_epoch = shown->epoch != now.epoch || shown->slot != now.slot;
@@ -87,7 +95,7 @@ int pt_show(const pt_row *row, pt_shown *shown, int64_t lease, int64_t stable_of
     if (is_other) {
         __atomic_store_n(&shown->era, shown->era + 1, __ATOMIC_SEQ_CST);
     }
-    memcpy((char *)shown + WRITTEN_FROM, (const char *)&now + WRITTEN_FROM, sizeof now - WRITTEN_FROM);
+    memcpy((char *)shown + WRITTEN_FROM, (const char *)&now + WRITTEN_FROM, size);
     __atomic_store_n(&shown->version, shown->version + 1, __ATOMIC_SEQ_CST);
     if (is_other_epoch) {
         __atomic_store_n(&shown->acknowledged_end, row->acknowledged_end, __ATOMIC_SEQ_CST);
@@ -159,7 +167,7 @@ void pt_look(pt_row *row) {
             for (int turn = 0; version & 1 && turn < 10000; turn++) {
                 version = load(&shown->version);
             }
-            memcpy(&copy, shown, sizeof copy);
+            memcpy(&copy, shown, used_bytes(shown));
             __atomic_thread_fence(__ATOMIC_SEQ_CST);
             uint64_t after = load(&shown->version);
             if (version & 1) {
@@ -175,7 +183,7 @@ void pt_look(pt_row *row) {
             version = after;
         }
         copy.version = version;
-        view->seen = copy;
+        memcpy(&view->seen, &copy, used_bytes(&copy));
         copy_into(row, &copy);
     }
     row->acknowledged_end = __atomic_load_n(&shown->acknowledged_end, __ATOMIC_SEQ_CST);

@@ -185,12 +185,12 @@ def test_of_many_aborted_transactions_the_newest_are_shown() -> None:
     learn(partition, 4, 1000)
     transactions = partition.transactions
     transactions.row.known_from, transactions.row.observed_end = 0, 1000
-    transactions._aborted = [Aborted(10 * n + 9, 10 * n, n, 10 * n + 10) for n in range(20)]
+    transactions._aborted = [Aborted(10 * n + 9, 10 * n, n, 10 * n + 10) for n in range(68)]
     shown.show(partition)
     seen.look(0)
     assert seen.transactions.known_from == 40
     assert seen.transactions.aborted(30, 60) is None
-    for first, end in ((40, 1000), (45, 60), (100, 101), (195, 300), (200, 400)):
+    for first, end in ((40, 1000), (45, 60), (100, 101), (195, 300), (675, 1000)):
         assert seen.transactions.aborted(first, end) == transactions.aborted(first, end)
 
 
