@@ -104,6 +104,11 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             ("reason",),
         ),
         Metric("forebay_workers", "gauge", "Workers that accept clients now"),
+        Metric(
+            "forebay_workers_attached",
+            "gauge",
+            "Workers that read what the keeper stores; the others pass all requests on",
+        ),
         Metric("forebay_workers_expected", "gauge", "Workers that the supervisor keeps: `workers`"),
         Metric(
             "forebay_keeper_ready",

@@ -89,6 +89,11 @@ class KeeperServer:
         await loop.create_unix_connection(lambda: link.messages, sock=sock)
         log.info("a worker is attached", extra={"worker": number, "pid": pid})
 
+    @property
+    def attached(self) -> int:
+        """How many workers are attached."""
+        return len(self._broker.links)
+
     async def scrape(self) -> list[bytes]:
         """What each worker counts, packed; of those that do not answer in time, nothing."""
         loop = asyncio.get_running_loop()
