@@ -10,15 +10,28 @@ a closed set.
 from typing import Final, Literal, NamedTuple
 
 MetricKind = Literal["counter", "gauge", "histogram"]
+MergeRule = Literal["sum", "max", "min", "keeper", "alone"]
+"""How the values of several processes become one. `keeper`: only its value counts, since all processes would show
+the same (the supervisor's figures, the arena), or the keeper alone knows it. `alone`: none is shown, since it
+says something of one process only.
+"""
 
 
 class Metric(NamedTuple):
-    """One metric. `labels` are names in the order in which samples give their values."""
+    """One metric. `labels` are names in the order in which samples give their values. `merge`: where several processes
+    have it; None: the sum, which no gauge leaves to be guessed.
+    """
 
     name: str
     kind: MetricKind
     help: str
     labels: tuple[str, ...] = ()
+    merge: MergeRule | None = None
+
+    @property
+    def rule(self) -> MergeRule:
+        """How the values of several processes become one."""
+        return self.merge or "sum"
 
 
 LABEL_VALUES: Final[dict[str, tuple[str, ...]]] = {
@@ -72,22 +85,26 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "gauge",
             "Always 1; the labels name the build. `commit_id` is empty where it runs from a work tree",
             ("version", "commit_id"),
+            merge="max",
         ),
         Metric(
             "forebay_boot_info",
             "gauge",
             "Always 1; the label is the boot id in the access log's lines",
             ("boot",),
+            merge="max",
         ),
         Metric(
             "forebay_ready",
             "gauge",
             "1 when every listener is bound and the broker is reachable, else 0",
+            merge="min",
         ),
         Metric(
             "forebay_fallback",
             "gauge",
             "1 while no worker can run and the supervisor pipes clients to the broker, else 0",
+            merge="max",
         ),
         Metric(
             "forebay_worker_restarts_total",
@@ -95,6 +112,7 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "Workers replaced, by reason: `exit` (by itself), `signal` (killed), `hung` (no heartbeat),"
             " `oom` (killed for want of memory)",
             ("reason",),
+            merge="keeper",
         ),
         Metric(
             "forebay_keeper_restarts_total",
@@ -102,24 +120,38 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "Keepers replaced, by reason, as workers are; meanwhile workers pass everything through. 0 with one worker,"
             " which has no keeper beside it",
             ("reason",),
+            merge="keeper",
         ),
-        Metric("forebay_workers", "gauge", "Workers that accept clients now"),
+        Metric(
+            "forebay_workers",
+            "gauge",
+            "Workers that accept clients now",
+            merge="keeper",
+        ),
+        Metric(
+            "forebay_workers_expected",
+            "gauge",
+            "Workers that the supervisor keeps: `workers`",
+            merge="keeper",
+        ),
         Metric(
             "forebay_workers_attached",
             "gauge",
             "Workers that read what the keeper stores; the others pass all requests on",
+            merge="keeper",
         ),
-        Metric("forebay_workers_expected", "gauge", "Workers that the supervisor keeps: `workers`"),
         Metric(
             "forebay_keeper_ready",
             "gauge",
             "1 while the process that has the cache is ready, else 0: the keeper, or the one worker",
+            merge="keeper",
         ),
         Metric(
             "forebay_worker_starvations_total",
             "counter",
             "Silences of a worker or keeper beyond `supervisor.heartbeatTimeout` in which it waited for a processor, so"
             " that it was not killed at once",
+            merge="keeper",
         ),
         Metric(
             "forebay_upgrades_total",
@@ -127,33 +159,59 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "Upgrades in place (SIGUSR2): `done`, or `failed`: a former worker or keeper went on, or its successor is"
             " not ready",
             ("upgrade",),
+            merge="keeper",
         ),
         Metric(
             "forebay_pipes",
             "gauge",
             "Clients that the supervisor pipes to the broker now, without cache; those of a former crash"
             " loop are in no other count",
+            merge="keeper",
         ),
         Metric(
             "forebay_pipes_total",
             "counter",
             "Clients that the supervisor accepted while no worker could run, refused ones included",
+            merge="keeper",
         ),
         Metric(
             "forebay_pipes_refused_total",
             "counter",
             "Clients that the supervisor closed at once: at `limits.maxConnections`, or since their"
             " listener cannot be piped",
+            merge="keeper",
+        ),
+        Metric(
+            "forebay_process_cpu_seconds_total",
+            "counter",
+            "Processor time, with several workers, by process: `keeper`, `worker-1` and so on",
+            ("process",),
+        ),
+        Metric(
+            "forebay_process_resident_memory_bytes",
+            "gauge",
+            "Resident memory, with several workers, by process; pages of the arena count in each that has touched them",
+            ("process",),
+            merge="max",
+        ),
+        Metric(
+            "forebay_process_open_fds",
+            "gauge",
+            "Open files, with several workers, by process",
+            ("process",),
+            merge="max",
         ),
         Metric(
             "forebay_config_last_reload_success",
             "gauge",
             "1 when the last reload of the configuration was successful, or there was none, else 0",
+            merge="min",
         ),
         Metric(
             "forebay_config_last_reload_timestamp_seconds",
             "gauge",
             "Unix time of the last reload of the configuration, successful or not; of the start before the first",
+            merge="keeper",
         ),
         Metric(
             "forebay_tls_certificate_expiry_seconds",
@@ -162,6 +220,7 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             " connections lead to, and by file: `certificate` (the whole chain), `authority` (ended ones"
             " count only if all have ended), `crl` (its next update)",
             ("listener", "side", "file"),
+            merge="min",
         ),
         Metric(
             "forebay_tls_loads_total",
@@ -246,6 +305,7 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "forebay_parked_fetches",
             "gauge",
             "Delayed Fetches: they wait for new records or for reads",
+            merge="sum",
         ),
         Metric(
             "forebay_authorization_renewals_total",
@@ -277,94 +337,162 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
         ),
     ),
     "Block cache": (
-        Metric("forebay_cache_capacity_bytes", "gauge", "Size of the arena"),
-        Metric("forebay_cache_resident_bytes", "gauge", "Resident memory of the arena"),
-        Metric("forebay_cache_size_bytes", "gauge", "Bytes of live batches"),
-        Metric("forebay_cache_index_bytes", "gauge", "Bytes of the index in use"),
+        Metric(
+            "forebay_cache_capacity_bytes",
+            "gauge",
+            "Size of the arena",
+            merge="keeper",
+        ),
+        Metric(
+            "forebay_cache_resident_bytes",
+            "gauge",
+            "Resident memory of the arena",
+            merge="keeper",
+        ),
+        Metric(
+            "forebay_cache_size_bytes",
+            "gauge",
+            "Bytes of live batches",
+            merge="keeper",
+        ),
+        Metric(
+            "forebay_cache_index_bytes",
+            "gauge",
+            "Bytes of the index in use",
+            merge="keeper",
+        ),
         Metric(
             "forebay_cache_pinned_bytes",
             "gauge",
             "Bytes of blocks that requests or responses in flight hold",
+            merge="keeper",
         ),
         Metric(
             "forebay_cache_limbo_bytes",
             "gauge",
             "Bytes of evicted blocks that requests or responses in flight still hold",
+            merge="keeper",
         ),
         Metric(
             "forebay_cache_lent_bytes",
             "gauge",
             "Bytes of blocks that hold large Produces in flight",
+            merge="keeper",
         ),
         Metric(
             "forebay_cache_lent_limit_bytes",
             "gauge",
             "Limit of `forebay_cache_lent_bytes`; beyond it large Produces are received on the heap",
+            merge="keeper",
         ),
         Metric(
             "forebay_cache_adopted_batches_total",
             "counter",
             "Batches from Produce stored where they were received, without a copy",
+            merge="keeper",
         ),
-        Metric("forebay_cache_partitions", "gauge", "Partitions in the index"),
-        Metric("forebay_cache_blocks", "gauge", "Data blocks in use"),
+        Metric(
+            "forebay_cache_partitions",
+            "gauge",
+            "Partitions in the index",
+            merge="keeper",
+        ),
+        Metric(
+            "forebay_cache_blocks",
+            "gauge",
+            "Data blocks in use",
+            merge="keeper",
+        ),
         Metric(
             "forebay_cache_admitted_bytes_total",
             "counter",
             "Bytes stored; the clock of ages in bytes",
+            merge="keeper",
         ),
         Metric(
             "forebay_cache_admitted_batches_total",
             "counter",
             "Batches stored, by source",
             ("source",),
+            merge="keeper",
         ),
-        Metric("forebay_cache_evictions_total", "counter", "Blocks freed, by reason", ("reason",)),
-        Metric("forebay_cache_evicted_bytes_total", "counter", "Bytes of blocks freed"),
+        Metric(
+            "forebay_cache_evictions_total",
+            "counter",
+            "Blocks freed, by reason",
+            ("reason",),
+            merge="keeper",
+        ),
+        Metric(
+            "forebay_cache_evicted_bytes_total",
+            "counter",
+            "Bytes of blocks freed",
+            merge="keeper",
+        ),
         Metric(
             "forebay_cache_skipped_batches_total",
             "counter",
             "Batches not stored: too large for the arena, or all blocks were pinned",
+            merge="keeper",
         ),
         Metric(
             "forebay_cache_invalidations_total",
             "counter",
             "Ranges and partitions dropped before their eviction, by reason",
             ("reason",),
+            merge="keeper",
         ),
         Metric(
             "forebay_cache_takeovers_total",
             "counter",
             "Arenas that an earlier process left: `taken-over`, or the reason why it was dropped",
             ("takeover",),
+            merge="keeper",
         ),
         Metric(
             "forebay_cache_taken_over_partitions_total",
             "counter",
             "Partitions whose batches of an earlier process the broker has confirmed",
+            merge="keeper",
         ),
         Metric(
             "forebay_cache_unclaimed_partitions",
             "gauge",
             "Partitions whose batches of an earlier process nobody has asked for or confirmed yet",
+            merge="keeper",
         ),
         Metric(
             "forebay_cache_oldest_age_bytes",
             "gauge",
             "Bytes stored since the oldest block in the arena",
+            merge="keeper",
         ),
-        Metric("forebay_cache_oldest_age_seconds", "gauge", "Age of the oldest block in the arena"),
+        Metric(
+            "forebay_cache_oldest_age_seconds",
+            "gauge",
+            "Age of the oldest block in the arena",
+            merge="keeper",
+        ),
     ),
     "Watch": (
-        Metric("forebay_watch_partitions", "gauge", "Partitions that the replica fetcher polls"),
+        Metric(
+            "forebay_watch_partitions",
+            "gauge",
+            "Partitions that the replica fetcher polls",
+            merge="keeper",
+        ),
         Metric(
             "forebay_partitions_refused_total",
             "counter",
             "How often a partition was asked for or produced to and not followed, at twice"
             " `limits.watchedPartitions` or without room in the arena: the broker answers for it",
+            merge="keeper",
         ),
         Metric(
-            "forebay_watch_leases", "gauge", "Partitions under a lease: memory may serve them now"
+            "forebay_watch_leases",
+            "gauge",
+            "Partitions under a lease: memory may serve them now",
+            merge="keeper",
         ),
         Metric(
             "forebay_verify_samples_total",
@@ -377,16 +505,19 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "counter",
             "Forebay's own Fetch requests to the broker, by purpose",
             ("purpose",),
+            merge="keeper",
         ),
         Metric(
             "forebay_watch_asked_partitions_total",
             "counter",
             "Partitions that these requests named: all without a fetch session, the changed ones in one",
+            merge="keeper",
         ),
         Metric(
             "forebay_watch_answered_partitions_total",
             "counter",
             "Partitions that the responses to them named: in a fetch session those with news",
+            merge="keeper",
         ),
         Metric(
             "forebay_topic_questions_total",
@@ -394,22 +525,31 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "Metadata requests about topics that are unknown or whose leader may have "
             "changed, over `own` connections or a client's",
             ("way",),
+            merge="keeper",
         ),
         Metric(
             "forebay_topic_questions_dropped_total",
             "counter",
             "Topics dropped from the queue of Metadata requests because it was full",
+            merge="keeper",
         ),
         Metric(
             "forebay_watch_lease_lapses_total",
             "counter",
             "Leases that expired before they were renewed",
+            merge="keeper",
         ),
-        Metric("forebay_transactions_open", "gauge", "Transactions open on followed partitions"),
+        Metric(
+            "forebay_transactions_open",
+            "gauge",
+            "Transactions open on followed partitions",
+            merge="keeper",
+        ),
         Metric(
             "forebay_transactions_aborted",
             "gauge",
             "Aborted transactions kept for read_committed responses",
+            merge="keeper",
         ),
     ),
     "Throttle": (
@@ -418,12 +558,14 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "gauge",
             "1 while the disk's counters can be read",
             ("disk",),
+            merge="keeper",
         ),
         Metric(
             "forebay_throttle_disk_busy",
             "gauge",
             "1 while misses of history may have to wait",
             ("disk",),
+            merge="keeper",
         ),
         Metric(
             "forebay_throttle_disk_load_ratio",
@@ -431,30 +573,35 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "Load of the disk at the last sample: util, weighted by waiting or queued requests, "
             "or the share used of its limit, whichever is greater",
             ("disk",),
+            merge="keeper",
         ),
         Metric(
             "forebay_throttle_disk_util_ratio",
             "gauge",
             "Share of time with a request in flight",
             ("disk",),
+            merge="keeper",
         ),
         Metric(
             "forebay_throttle_disk_await_seconds",
             "gauge",
             "Mean time of a request of the disk",
             ("disk",),
+            merge="keeper",
         ),
         Metric(
             "forebay_throttle_disk_limit_bytes_per_second",
             "gauge",
             "Bytes per second that the disk gives at most, as `named` in the configuration or `recognised`",
             ("disk", "limit"),
+            merge="keeper",
         ),
         Metric(
             "forebay_throttle_disk_limit_requests_per_second",
             "gauge",
             "As `forebay_throttle_disk_limit_bytes_per_second`, in requests per second",
             ("disk", "limit"),
+            merge="keeper",
         ),
         Metric(
             "forebay_throttle_limit_probes_total",
@@ -467,30 +614,35 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "gauge",
             "Load that the throttle aims at: `throttle.target`",
             ("disk",),
+            merge="keeper",
         ),
         Metric(
             "forebay_throttle_rate_bytes_per_second",
             "gauge",
             "Rate that misses of history may read at",
             ("disk",),
+            merge="keeper",
         ),
         Metric(
             "forebay_throttle_rate_floor_bytes_per_second",
             "gauge",
             "Least rate that misses of history get, whatever the load: `throttle.floor`",
             ("disk",),
+            merge="keeper",
         ),
         Metric(
             "forebay_throttle_waiting_requests",
             "gauge",
             "Misses that wait for their disk",
             ("disk",),
+            merge="keeper",
         ),
         Metric(
             "forebay_throttle_waiting_bytes",
             "gauge",
             "Bytes that the waiting misses read at most",
             ("disk",),
+            merge="keeper",
         ),
         Metric(
             "forebay_throttle_granted_total",
@@ -549,32 +701,49 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "gauge",
             "Requests that may be at work in the broker",
             ("queue",),
+            merge="sum",
         ),
         Metric(
             "forebay_isolation_slots_floor",
             "gauge",
             "Least number of slots of the queue",
             ("queue",),
+            merge="sum",
         ),
-        Metric("forebay_isolation_in_use", "gauge", "Requests that hold a slot", ("queue",)),
-        Metric("forebay_isolation_waiting", "gauge", "Requests that wait for a slot", ("queue",)),
+        Metric(
+            "forebay_isolation_in_use",
+            "gauge",
+            "Requests that hold a slot",
+            ("queue",),
+            merge="sum",
+        ),
+        Metric(
+            "forebay_isolation_waiting",
+            "gauge",
+            "Requests that wait for a slot",
+            ("queue",),
+            merge="sum",
+        ),
         Metric(
             "forebay_isolation_waiting_bytes",
             "gauge",
             "Bytes of the requests that wait",
             ("queue",),
+            merge="sum",
         ),
         Metric(
             "forebay_isolation_lingering_polls",
             "gauge",
             "Long polls in flight that gave their slot back",
             ("queue",),
+            merge="sum",
         ),
         Metric(
             "forebay_isolation_lingering_acks",
             "gauge",
             "Produces with acks=all in flight that gave their slot back",
             ("queue",),
+            merge="sum",
         ),
         Metric(
             "forebay_isolation_admitted_total", "counter", "Requests sent to the broker", ("queue",)
@@ -608,11 +777,13 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "gauge",
             "Running and waiting time of Forebay's thread over its running time: 1 if it never waits "
             "for a processor",
+            merge="max",
         ),
         Metric(
             "forebay_isolation_topics_hanging",
             "gauge",
             "Hanging topics: all their requests but probes are refused",
+            merge="max",
         ),
         Metric("forebay_isolation_hangs_total", "counter", "Times that a topic began to hang"),
         Metric(
@@ -638,12 +809,18 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "counter",
             "Client connections accepted; active = total - errors - disconnects",
         ),
-        Metric("forebay_active_connections", "gauge", "Client connections open now"),
+        Metric(
+            "forebay_active_connections",
+            "gauge",
+            "Client connections open now",
+            merge="sum",
+        ),
         Metric(
             "forebay_listener_connections",
             "gauge",
             "Client connections open now, by the `name` of their listener",
             ("listener",),
+            merge="sum",
         ),
         Metric(
             "forebay_listener_accepted_total",
@@ -710,12 +887,18 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "counter",
             "Broker connections signed in by a delegation token, and signed in again",
         ),
-        Metric("forebay_upstream_connections", "gauge", "Broker connections open now"),
+        Metric(
+            "forebay_upstream_connections",
+            "gauge",
+            "Broker connections open now",
+            merge="sum",
+        ),
         Metric(
             "forebay_upstream_silent_seconds",
             "gauge",
             "Time for which the broker has not answered Forebay's own request, or was not "
             "reachable; 0: it has answered",
+            merge="max",
         ),
         Metric(
             "forebay_upstream_connect_errors_total",
@@ -744,18 +927,21 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "gauge",
             "Bytes of requests or responses in memory",
             ("direction",),
+            merge="sum",
         ),
         Metric(
             "forebay_unfinished_frame_bytes",
             "gauge",
             "Part of `forebay_in_flight_bytes` charged for incomplete frames",
             ("direction",),
+            merge="sum",
         ),
         Metric(
             "forebay_in_flight_limit_bytes",
             "gauge",
             "Limit of `forebay_in_flight_bytes`; sockets are not read at it",
             ("direction",),
+            merge="sum",
         ),
         Metric(
             "forebay_reads_paused_total",
@@ -768,9 +954,22 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "gauge",
             "Sockets paused until bytes in flight fall below the limit",
             ("direction",),
+            merge="sum",
         ),
-        Metric("forebay_queue_depth", "gauge", "Entries in the queue", ("queue",)),
-        Metric("forebay_queue_limit", "gauge", "Limit of the queue", ("queue",)),
+        Metric(
+            "forebay_queue_depth",
+            "gauge",
+            "Entries in the queue",
+            ("queue",),
+            merge="sum",
+        ),
+        Metric(
+            "forebay_queue_limit",
+            "gauge",
+            "Limit of the queue",
+            ("queue",),
+            merge="sum",
+        ),
     ),
     "Access log": (
         Metric("forebay_access_log_written_lines_total", "counter", "Lines written"),
@@ -783,12 +982,16 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "Lines dropped: queue full or disk failing",
         ),
         Metric(
-            "forebay_access_log_pending_files", "gauge", "Finished files that wait for compression"
+            "forebay_access_log_pending_files",
+            "gauge",
+            "Finished files that wait for compression",
+            merge="sum",
         ),
         Metric(
             "forebay_access_log_counters_line",
             "gauge",
             "Number of the log's `counters` line with exactly the Fetch counters of this scrape; 0: none",
+            merge="alone",
         ),
     ),
     "Own log": (
@@ -839,6 +1042,7 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "forebay_canary_last_round_timestamp_seconds",
             "gauge",
             "Unix time of the last round's end; 0: there was none",
+            merge="max",
         ),
     ),
 }

@@ -41,18 +41,26 @@ def build_docs() -> str:
 
 
 def _metric_lines() -> list[str]:
-    lines = ["No metric is labelled by client, topic or offset; the access log has those."]
+    lines = [
+        "No metric is labelled by client, topic or offset; the access log has those.",
+        "",
+        "With several workers the keeper shows one value for each series. `merge` says how it comes about: the"
+        " `sum`, the greatest (`max`) or least (`min`) of keeper and workers, the `keeper`'s own; `alone`: it is"
+        " shown with one worker only.",
+    ]
     for group, metrics in GROUPS.items():
         lines += [
             "",
             f"## {group}",
             "",
-            "| metric | type | labels | meaning |",
-            "| --- | --- | --- | --- |",
+            "| metric | type | labels | merge | meaning |",
+            "| --- | --- | --- | --- | --- |",
         ]
         for metric in metrics:
             labels = ", ".join(f"`{label}`" for label in metric.labels)
-            lines.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |")
+            lines.append(
+                f"| `{metric.name}` | {metric.kind} | {labels} | {metric.rule} | {metric.help} |"
+            )
     closed = [
         f"* `{label}`: {', '.join(_shown(value) for value in values)}"
         for label, values in LABEL_VALUES.items()

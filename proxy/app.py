@@ -29,6 +29,7 @@ from blockcache.arena_file import ArenaError
 from blockcache.cache import BlockCache
 from metrics.access_log import AccessLog, ListenerAddress, LogLimits
 from metrics.collector import Exposition
+from metrics.merge import Group, pack_samples
 from proxy.admin.access import METRICS, AdminAccess
 from proxy.admin.http import (
     PROMETHEUS_TEXT,
@@ -46,7 +47,6 @@ from proxy.dispatch import Dispatch
 from proxy.identity.sign_in_check import SignInCheck, SignInPlace
 from proxy.janitor import Janitor
 from proxy.keeper.broker import KeeperBroker
-from proxy.keeper.merged import merge, pack, unpack
 from proxy.keeper.server import KeeperServer
 from proxy.keeper.worker_broker import WorkerBroker
 from proxy.net.listener import Listener
@@ -189,6 +189,8 @@ class Forebay:
         self.own_log = own_log
         self.figures = Figures() if figures is None else figures
         self.boot = secrets.token_hex(8)
+        self._began = time.monotonic()
+        self._group = Group()
         self.prefaulting: asyncio.Task[None] | None = None
         cache = open_cache(config, None) if cache is None else cache
         access_log = open_access_log(config, self.boot)
@@ -267,12 +269,13 @@ class Forebay:
 
     def pack_samples(self) -> bytes:
         """What this process counts, for the keeper."""
-        return pack(collect(self))
+        return pack_samples(collect(self), time.monotonic() - self._began)
 
     async def _answer_metrics(self, keeper: KeeperServer) -> HttpResponse:
         """The counts of this process and of all workers."""
-        others = [unpack(one) for one in await keeper.scrape()]
-        exposition = Exposition(lambda: merge(collect(self), others))
+        packed = await keeper.scrape()
+        age_s = time.monotonic() - self._began
+        exposition = Exposition(lambda: self._group.merge(collect(self), age_s, packed))
         return HttpResponse(exposition.render(), PROMETHEUS_TEXT)
 
     @property

@@ -40,8 +40,8 @@ def open_arena(config: Config) -> ArenaMemory | None:
 
 
 def renew_arena(memory: ArenaMemory) -> None:
-    """Have the next keeper find nothing."""
-    memory.empty()
+    """Have the next keeper find nothing, in other memory: workers may have the former mapped."""
+    memory.renew()
 
 
 def close_arena(memory: ArenaMemory, config: Config) -> None:

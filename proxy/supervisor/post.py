@@ -110,13 +110,13 @@ class Post:
                 end = await self._run_process()
                 if self._stopping.is_set():
                     return end
+                was_first, self._is_first = self._is_first, False
                 if self._was_ordered(end):
                     self._watcher.note_change()
-                    continue
-                if self._is_first and end.reason == "exit" and not end.was_ready:
+                elif was_first and end.reason == "exit" and not end.was_ready:
                     return end
-                self._is_first = False
-                await self._wait_to_restart(end)
+                else:
+                    await self._wait_to_restart(end)
             return None
         finally:
             self._is_renewed = False

@@ -20,7 +20,7 @@ from proxy.supervisor.figures import UPGRADES, Figures
 from proxy.supervisor.role import Role
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from proxy.supervisor.post import Post
     from proxy.supervisor.spawner import Spawner
@@ -131,8 +131,8 @@ class Upgrades:
 
     async def _wait_for_all(self, successions: Sequence[Succession]) -> str:
         """Until all successors accept clients: "" then, else why they will not."""
-        ready = asyncio.gather(*(one.is_ready.wait() for one in successions))
-        stopping = asyncio.ensure_future(self._stopping.wait())
+        ready = asyncio.create_task(wait_for_each(one.is_ready for one in successions))
+        stopping = asyncio.create_task(self._stopping.wait())
         events: list[asyncio.Future[Any]] = [ready, stopping]
         for one in successions:
             events += [one.successor.ended, one.successor.silent, one.former.ended]
@@ -140,18 +140,18 @@ class Upgrades:
         await asyncio.wait(events, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         for waited in (ready, stopping):
             waited.cancel()
-        reasons = (self._explain(one) for one in successions)
-        return next((reason for reason in reasons if reason), "")
+        return self._explain(successions)
 
-    def _explain(self, one: Succession) -> str:
-        """Why a successor cannot take its post; "" if it can."""
+    def _explain(self, successions: Sequence[Succession]) -> str:
+        """Why successors cannot take their posts; "" if they can."""
         if self._stopping.is_set():
             return "Forebay is stopping"
-        if one.former.ended.done():
+        if any(one.former.ended.done() for one in successions):
             return "the worker ended meanwhile"
-        if one.successor.ended.done():
-            return f"the new worker ended: {one.successor.ended.result()}"
-        if one.successor.is_ready and not one.successor.silent.done():
+        for one in successions:
+            if one.successor.ended.done():
+                return f"the new worker ended: {one.successor.ended.result()}"
+        if all(one.successor.is_ready and not one.successor.silent.done() for one in successions):
             return ""
         timeout_s = self._spawner.config.supervisor.start_timeout_s
         return f"the new worker does not accept clients after {timeout_s:g} s"
@@ -174,3 +174,9 @@ class Upgrades:
     def _fail(self, reason: str) -> None:
         self._figures[UPGRADES, "failed"] += 1
         log.error("the upgrade failed, the former worker goes on: %s", reason)
+
+
+async def wait_for_each(events: Iterable[asyncio.Event]) -> None:
+    """Until all are set."""
+    for event in events:
+        await event.wait()

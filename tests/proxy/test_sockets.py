@@ -1,13 +1,14 @@
 """Listening sockets: all or none, for one who inherits them."""
 
 import asyncio
+import contextlib
 import socket
 
 import pytest
 
 from proxy import sockets
 from proxy.config.units import Address
-from proxy.sockets import accept_clients, bind, bind_all, find_address
+from proxy.sockets import accept_clients, bind, bind_all, find_address, listen_for_workers
 from tests.kit.broker.settings import HOST
 from tests.proxy.supervisor.configured import build_config, count_descriptors
 
@@ -39,6 +40,26 @@ def test_sockets_do_not_block_and_go_to_nobody_by_themselves() -> None:
     finally:
         bound.close()
     assert bound.admin[0].fileno() == -1
+
+
+def test_the_keeper_is_at_an_address_that_is_no_file_and_its_backlog_is_bounded() -> None:
+    keeper = listen_for_workers()
+    address = keeper.getsockname()
+    assert address[:1] == b"\0" and len(address) > 1 and not keeper.getblocking()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(keeper)
+        waiting = 0
+        for _ in range(2 * sockets.KEEPER_BACKLOG):
+            worker = stack.enter_context(socket.socket(socket.AF_UNIX))
+            worker.setblocking(False)
+            try:
+                worker.connect(address)
+            except BlockingIOError:
+                break
+            waiting += 1
+        assert waiting == sockets.KEEPER_BACKLOG + 1, "as unix(7) counts: one more than the backlog"
+        keeper.accept()[0].close()
+        worker.connect(address)
 
 
 def test_a_name_has_a_socket_for_each_of_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None:

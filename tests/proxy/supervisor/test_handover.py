@@ -1,13 +1,15 @@
 """What the supervisor writes is what the worker reads."""
 
 import os
+import pickle
+import socket
 from pathlib import Path
 
 import pytest
 
 from blockcache.arena_file import open_file
 from proxy.config.model import Config
-from proxy.sockets import bind_all, find_address
+from proxy.sockets import bind_all, find_address, listen_for_workers
 from proxy.supervisor import handover
 from proxy.supervisor.figures import UPGRADES, Figures
 from proxy.supervisor.handover import (
@@ -18,6 +20,8 @@ from proxy.supervisor.handover import (
     read_handover,
     write_handover,
 )
+from proxy.supervisor.role import Role
+from proxy.supervisor.spawner import share_sockets
 from tests.proxy.supervisor.configured import build_config
 
 
@@ -62,6 +66,60 @@ def test_a_worker_reads_what_was_written(tmp_path: Path) -> None:
     sockets.close()
     for fd in (reader, writer, in_force.fd, arena.fd, figures.fd):
         os.close(fd)
+
+
+@pytest.mark.parametrize(("role", "number"), [(Role.KEEPER, 0), (Role.WORKER, 3)])
+def test_a_process_of_several_is_told_its_role(role: Role, number: int) -> None:
+    """The keeper alone may write what is in force after a reload, and listens for workers."""
+    config = build_config({("workers",): "3"})
+    sockets, in_force, figures = bind_all(config), ConfigInForce(), Figures()
+    keeper = listen_for_workers()
+    reader, writer = os.pipe()
+    shared = keeper if role is Role.KEEPER else keeper.getsockname()
+    given = share_sockets(sockets, role)
+    handover = Handover(
+        config, in_force, (), given, writer, None, figures, False, role, number, shared
+    )
+    listed = set(handover.list_descriptors())
+    assert (keeper.fileno() in listed) is (role is Role.KEEPER)
+    assert (sockets.admin[0].fileno() in listed) is (role is Role.KEEPER)
+    assert (sockets.listeners[0][0].fileno() in listed) is (role is Role.WORKER)
+    read = read_handover(write_handover(handover))
+    assert (read.role, read.number, read.config.workers) == (role, number, 3)
+    if isinstance(read.keeper, socket.socket):
+        assert read.keeper.getsockname() == keeper.getsockname()
+        read.keeper.detach()
+    else:
+        with socket.socket(socket.AF_UNIX) as worker:
+            worker.connect(read.keeper or b"")
+    read.in_force.write(config)
+    assert (in_force.read() == config) is (role is Role.KEEPER)
+    for one in (*(one for each in read.sockets.listeners for one in each), *read.sockets.admin):
+        one.detach()
+    sockets.close()
+    keeper.close()
+    for fd in (reader, writer, in_force.fd, figures.fd):
+        os.close(fd)
+
+
+def test_without_a_role_it_is_alone() -> None:
+    """As a supervisor of an earlier build hands over."""
+    config = build_config()
+    sockets, in_force, figures = bind_all(config), ConfigInForce(), Figures()
+    reader, writer = os.pipe()
+    fd = write_handover(Handover(config, in_force, (), sockets, writer, None, figures))
+    content = pickle.loads(os.pread(fd, 1 << 20, 0))
+    for key in ("role", "number", "keeper"):
+        del content[key]
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, pickle.dumps(content), 0)
+    read = read_handover(fd)
+    assert (read.role, read.number, read.keeper) == (Role.ALONE, 0, None)
+    for one in (*read.sockets.listeners[0], *read.sockets.admin):
+        one.detach()
+    sockets.close()
+    for descriptor in (reader, writer, in_force.fd, figures.fd):
+        os.close(descriptor)
 
 
 def test_a_worker_of_another_build_validates_the_configuration(monkeypatch) -> None:
