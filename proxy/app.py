@@ -22,12 +22,10 @@ import signal
 import time
 from functools import partial
 from http import HTTPStatus
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blockcache.arena_file import ArenaError
-from blockcache.cache import BlockCache
-from metrics.access_log import AccessLog, ListenerAddress, LogLimits
+from metrics.access_log import AccessLog, ListenerAddress
 from metrics.collector import Exposition
 from metrics.merge import Group, pack_samples
 from proxy.admin.access import METRICS, AdminAccess
@@ -47,11 +45,13 @@ from proxy.dispatch import Dispatch
 from proxy.identity.sign_in_check import SignInCheck, SignInPlace
 from proxy.janitor import Janitor
 from proxy.keeper.broker import KeeperBroker
-from proxy.keeper.server import KeeperServer
+from proxy.keeper.server import KeeperServer, end_torn
 from proxy.keeper.worker_broker import WorkerBroker
+from proxy.memory_and_log import open_access_log, open_cache, prefault
 from proxy.net.listener import Listener
 from proxy.net.own_connections import OwnConnections
 from proxy.net.pass_through import PassThroughListener
+from proxy.readiness import Readiness
 from proxy.reload import Reloader
 from proxy.sockets import find_address, naming
 from proxy.supervisor.figures import Figures
@@ -64,10 +64,9 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Sequence
 
-    from blockcache.arena_file import ArenaMemory
+    from blockcache.cache import BlockCache
     from proxy.admin.log_queue import LogQueue
     from proxy.config.model import Config
-    from proxy.config.units import Address
     from proxy.keeper.keeper_link import KeeperLink
     from proxy.net.listener import AnyListener
     from proxy.sockets import Sockets
@@ -75,7 +74,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("forebay")
 
-SMALLEST_ARENA_BYTES = 1 << 20
 LOOK_EVERY_S = 0.02
 NODE_WAIT_S = 1.0
 """How long a successor waits for the broker's node id, which the broker may refuse to tell."""
@@ -86,10 +84,6 @@ KEPT_BYTES, MAPPED_BYTES = 16 << 20, 2 << 20
 a frame of a producer with default settings (max.request.size: 1 MiB). glibc's own 128 KiB for both
 grow only once a larger block was freed.
 """
-PREFAULT_STEP_BYTES = 4 << 20
-"""Bytes of the arena that a thread beside the event loop touches at a time: two or three
-milliseconds of another core.
-"""
 
 
 read_clock_s = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
@@ -97,67 +91,6 @@ read_clock_s = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
 Each call reads the clock anew, since asyncio's own may stand still for as long as a callback
 takes.
 """
-
-
-class Readiness:
-    """Whether clients should connect: all listeners are bound, the broker is reachable, Forebay can
-    sign in where it does so for clients, and the process is not stopping.
-    """
-
-    __slots__ = (
-        "_boot",
-        "_is_draining",
-        "_listeners",
-        "_own_connections",
-        "_sign_in_check",
-        "_upstream",
-        "_was_ready",
-    )
-
-    def __init__(
-        self,
-        listeners: Sequence[AnyListener | PassThroughListener],
-        own_connections: OwnConnections,
-        sign_in_check: SignInCheck,
-        upstream: Address,
-        boot: str,
-    ) -> None:
-        """`upstream`: the broker's address. `boot` names the process in log lines."""
-        self._upstream = upstream
-        self._sign_in_check = sign_in_check
-        self._listeners = listeners
-        self._own_connections = own_connections
-        self._boot = boot
-        self._is_draining = False
-        self._was_ready: bool | None = None
-
-    def check(self) -> tuple[bool, list[str]]:
-        """Return whether clients should connect, and the reasons if not."""
-        reasons = [
-            f"listener {one.name} is not bound" for one in self._listeners if not one.is_bound
-        ]
-        if self._is_draining:
-            reasons.append("stopping")
-        if not self._own_connections.reachable:
-            reasons.append(
-                f"the broker at {self._upstream} is not reachable: {self._own_connections.refusal}"
-            )
-        elif self._sign_in_check.problem:
-            reasons.append(f"Forebay cannot sign in for clients: {self._sign_in_check.problem}")
-        return not reasons, reasons
-
-    def tell(self, _now: float) -> None:
-        """Timed: log a line if readiness has changed."""
-        is_ready, reasons = self.check()
-        was_ready, self._was_ready = self._was_ready, is_ready
-        if is_ready and not was_ready:
-            log.info("ready", extra={"boot": self._boot})
-        elif was_ready and not is_ready:
-            log.warning("not ready: %s", "; ".join(reasons))
-
-    def drain(self) -> None:
-        """Note that the process is stopping."""
-        self._is_draining = True
 
 
 class Forebay:
@@ -219,7 +152,7 @@ class Forebay:
             config.listeners[0].upstream,
             self.boot,
         )
-        self.takeover = Takeover(self.broker)
+        self.takeover = Takeover(self.broker, end_torn)
         self.reloader = Reloader(self, read or partial(Loaded, config, {}, (), ()), keep)
         timed = [self.readiness.tell, self.tell_node, self.reloader.renewal.tick]
         each_tick = [self.takeover.tick] if role.has_arena else []
@@ -259,7 +192,15 @@ class Forebay:
         """The broker of the process's role, and its end of the link between keeper and workers."""
         if isinstance(keeper, bytes):
             seen = WorkerBroker(
-                config, cache, access_log, version, read_clock_s, keeper, number, self.pack_samples
+                config,
+                cache,
+                access_log,
+                version,
+                read_clock_s,
+                keeper,
+                number,
+                self.pack_samples,
+                lambda: self.reloader.request(),
             )
             return seen, None, seen.link
         if keeper is not None:
@@ -289,6 +230,8 @@ class Forebay:
 
     async def _answer_reload(self) -> HttpResponse:
         report = await self.reloader.reload()
+        if self.keeper is not None:
+            self.keeper.tell_reload()
         status = HTTPStatus.UNPROCESSABLE_ENTITY if report.errors else HTTPStatus.OK
         return json_answer(report.describe())._replace(status=status)
 
@@ -494,60 +437,6 @@ def keep_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
         mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES)
-
-
-def open_cache(config: Config, memory: ArenaMemory | None, role: Role = Role.ALONE) -> BlockCache:
-    """The block cache over the supervisor's `memory`, which it owns from then on. An observing one, one
-    that stores nothing, and one without a supervisor have memory of their own; so has a worker's, until
-    the keeper lets it read another. Raises ArenaError.
-    """
-    wanted = config.cache
-    if role is Role.WORKER:
-        return BlockCache(SMALLEST_ARENA_BYTES)
-    if wanted.mode == "serve":
-        return BlockCache(wanted.size_bytes, memory)
-    if memory is not None and memory.try_lock():  # left by a worker of another mode
-        memory.empty()
-    observes = wanted.mode == "observe"
-    return BlockCache(wanted.size_bytes if observes else SMALLEST_ARENA_BYTES, observe=observes)
-
-
-async def prefault(cache: BlockCache) -> None:
-    """Touch the whole arena in steps, so that no request pays for a page's first use."""
-    for at in range(0, cache.statistics().arena_bytes, PREFAULT_STEP_BYTES):
-        await asyncio.to_thread(cache.prefault, at, PREFAULT_STEP_BYTES)
-
-
-def open_access_log(config: Config, boot: str) -> AccessLog | None:
-    """The access log; None if `accessLog.directory` is unset."""
-    wanted = config.access_log
-    if wanted.directory is None:
-        return None
-    limits = LogLimits(
-        queue_lines=wanted.queue_lines,
-        rotate_bytes=wanted.rotate_size_bytes,
-        max_files=wanted.keep_files,
-        max_total_bytes=wanted.keep_size_bytes,
-    )
-    return AccessLog(
-        Path(wanted.directory),
-        boot,
-        now_ms=lambda: time.time_ns() // 1_000_000,
-        cache_size_bytes=config.cache.size_bytes,
-        limits=limits,
-        on_state=partial(tell_access_log, wanted.directory),
-    )
-
-
-def tell_access_log(directory: str, doing: str, error: str) -> None:
-    """Log that the access log's disk has begun to fail, or works again (`error` ""). Called on the
-    access log's thread.
-    """
-    fields = {"directory": directory, "doing": doing}
-    if error:
-        log.error("the access log fails, its lines are dropped", extra=fields | {"reason": error})
-    else:
-        log.info("the access log is written again", extra=fields)
 
 
 def list_sign_in_places(listeners: Sequence[AnyListener]) -> list[SignInPlace]:

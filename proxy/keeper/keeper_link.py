@@ -45,10 +45,17 @@ HELLO_FDS: Final = 2
 
 
 class KeeperLink:
-    """The worker's link. `number`: of the worker. `on_scrape` returns its packed samples."""
+    """The worker's link. `number`: of the worker. `on_scrape` returns its packed samples; `on_reload` is called
+    when the keeper has read the configuration again.
+    """
 
     def __init__(
-        self, broker: WorkerBroker, address: bytes, number: int, on_scrape: Callable[[], bytes]
+        self,
+        broker: WorkerBroker,
+        address: bytes,
+        number: int,
+        on_scrape: Callable[[], bytes],
+        on_reload: Callable[[], object],
     ) -> None:
         self._broker = broker
         self._address, self._number = address, number
@@ -74,6 +81,7 @@ class KeeperLink:
             messages.THROTTLED: self._throttled,
             messages.USAGE: self._learn_usage,
             messages.WORKER_GONE: self._worker_gone,
+            messages.RELOAD: on_reload,
         }
 
     @property
@@ -268,6 +276,7 @@ class AskedFetcher:
         """As `ReplicaFetcher.follow`."""
         if asked is not None:
             self.ask(partition, None, asked)
+        self.cover(partition, None)
 
     def ask(self, partition: SeenPartition, _link: object, asked: Any = None) -> bool:
         """As `ReplicaFetcher.ask`, once in a turn of the event loop."""

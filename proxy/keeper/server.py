@@ -11,11 +11,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import marshal
+import os
+import signal
 import socket
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
-from proxy.keeper.messages import WORKER_GONE
+from blockcache.errors import ArenaTorn
+from proxy.keeper.messages import RELOAD, WORKER_GONE
 from proxy.keeper.worker_link import WorkerLink
 
 if TYPE_CHECKING:
@@ -28,6 +31,15 @@ GREETING_S: Final = 5.0
 HELLO: Final = b"forebay"
 LOOK_EVERY_S: Final = 0.05
 SCRAPE_S: Final = 2.0
+
+
+def end_torn() -> NoReturn:
+    """End this process: a process has died in the middle of a change of the arena, of which workers still send. The
+    supervisor gives the next keeper other memory after such a signal.
+    """
+    log.critical("the arena was left half changed: the next keeper begins with an empty one")
+    signal.signal(signal.SIGABRT, signal.SIG_DFL)
+    os.abort()
 
 
 class KeeperServer:
@@ -55,7 +67,10 @@ class KeeperServer:
 
     async def _run(self) -> None:
         loop, cache = asyncio.get_running_loop(), self._broker.cache
-        cache.share()
+        try:
+            cache.share()
+        except ArenaTorn:
+            end_torn()
         while cache.is_pending:  # noqa: ASYNC110
             await asyncio.sleep(LOOK_EVERY_S)
         while True:
@@ -93,6 +108,11 @@ class KeeperServer:
     def attached(self) -> int:
         """How many workers are attached."""
         return len(self._broker.links)
+
+    def tell_reload(self) -> None:
+        """Have the workers read the configuration again."""
+        for link in list(self._broker.links.values()):
+            link.tell(RELOAD)
 
     async def scrape(self) -> list[bytes]:
         """What each worker counts, packed; of those that do not answer in time, nothing."""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from proxy.partitions.topics import Topic
     from proxy.scheduling.disk_throttle import DiskThrottle
 
+NO_SLOT = -1
 NOWHERE = (ffi.new("pt_store *"), False, 0.0)
 
 
@@ -59,9 +60,10 @@ class WorkerBroker(Broker):
         address: bytes,
         number: int,
         on_scrape: Callable[[], bytes],
+        on_reload: Callable[[], object],
     ) -> None:
         self.now = now
-        self.link = KeeperLink(self, address, number, on_scrape)
+        self.link = KeeperLink(self, address, number, on_scrape, on_reload)
         super().__init__(config, cache, access_log, version, now)
 
     def build_partitions(self, limit: int, _transactions_limit: int) -> Any:
@@ -138,7 +140,10 @@ class WorkerBroker(Broker):
             one = native[number]
             partition = partitions[one.number]
             assert partition is not None
-            slots[number] = partition.slot
+            is_known = self.partitions.by_slot.get(partition.slot) is partition
+            slots[number] = (
+                partition.slot if is_known else NO_SLOT
+            )  # forwarded under another keeper
             one.row = ffi.cast("pt_row *", find_place(partition.slot))
             one.verdict = lib.PT_FORWARDED
         sent = self.link.send(
