@@ -196,6 +196,23 @@ class BlockCache:
         """Whether a descriptor is of this cache's memory. Who closes such a one has no lock on it any more."""
         return self._arena.memory.is_same(fd)
 
+    @property
+    def memory_fd(self) -> int:
+        """The descriptor of the arena's memory, for another process to `attach`."""
+        return self._arena.memory.fd
+
+    def become(self, memory: ArenaMemory, holder: int) -> None:
+        """Be the cache that another process keeps in `memory`, in place of what this one was: what holds this object
+        goes on with the other. Hits of before stay as they are. As `attach`, but for memory that it reads already.
+        """
+        if self.is_same(memory.fd):
+            memory.close()
+            self._arena.memory.try_hold(holder)  # closing has let go of it
+            return
+        former = self._arena.memory
+        self.__dict__.update(BlockCache.attach(memory, holder).__dict__)
+        former.close()
+
     def release_holder(self, holder: int) -> bool:
         """Lets go of all pins of a reading process that is dead, in any thread if the arena is shared. False where that
         process still lives: call again. While `is_pending`, nothing: `inspect_left` does so. Raises ArenaTorn.

@@ -9,9 +9,9 @@ key is: a flood of client ids gains nothing by it.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 OVERFLOW: Final = "\0overflow"
 SWEPT_AT_ONCE: Final = 16
@@ -39,12 +39,28 @@ class Quota:
 UNLIMITED: Final = Quota()
 
 
+class Usage(NamedTuple):
+    """What one process has used of a key: bytes fetched since it was told last, and bytes in flight."""
+
+    spent_bytes: int
+    in_flight_bytes: int
+
+
 class _Account:
-    __slots__ = ("filled_s", "in_flight_bytes", "quota", "tokens")
+    __slots__ = (
+        "elsewhere",
+        "filled_s",
+        "in_flight_bytes",
+        "quota",
+        "spent_bytes",
+        "tokens",
+        "told_bytes",
+    )
 
     def __init__(self, quota: Quota, now_s: float) -> None:
         self.quota = quota
-        self.in_flight_bytes = 0
+        self.in_flight_bytes = self.spent_bytes = self.told_bytes = 0
+        self.elsewhere: dict[int, int] = {}  # bytes in flight in other processes, by their numbers
         self.tokens = self.bucket_bytes
         self.filled_s = now_s
 
@@ -77,7 +93,30 @@ class _Account:
         """Charge fetched bytes. Return True if they are not paid for yet."""
         self.fill(now_s)
         self.tokens -= size_bytes
+        self.spent_bytes += size_bytes
         return self.tokens <= OWED
+
+    def tell(self) -> Usage | None:
+        """Return what was used since the last call; None: nothing, and as much is in flight as then."""
+        if not self.spent_bytes and self.in_flight_bytes == self.told_bytes:
+            return None
+        usage = Usage(self.spent_bytes, self.in_flight_bytes)
+        self.spent_bytes, self.told_bytes = 0, self.in_flight_bytes
+        return usage
+
+    def learn(self, process: int, usage: Usage, now_s: float) -> bool:
+        """Charge what another process has used. Return True if it is not paid for yet."""
+        self.fill(now_s)
+        self.tokens -= usage.spent_bytes
+        if usage.in_flight_bytes:
+            self.elsewhere[process] = usage.in_flight_bytes
+        else:
+            self.elsewhere.pop(process, None)
+        return self.tokens <= OWED
+
+    def forget(self, process: int) -> None:
+        """Note that another process has ended."""
+        self.elsewhere.pop(process, None)
 
     def delay_s(self, now_s: float) -> float:
         """How long until what was fetched is paid for."""
@@ -88,7 +127,10 @@ class _Account:
 
     def is_idle(self, now_s: float) -> bool:
         self.fill(now_s)
-        return self.in_flight_bytes == 0 and self.tokens >= self.bucket_bytes
+        is_unused = not (
+            self.in_flight_bytes or self.spent_bytes or self.told_bytes or self.elsewhere
+        )
+        return is_unused and self.tokens >= self.bucket_bytes
 
 
 class Quotas:
@@ -147,7 +189,8 @@ class Quotas:
         """
         accounts = [account for key in keys if (account := self._account(key, now_s)) is not None]
         for account in accounts:
-            bound, held = account.quota.in_flight_bytes, account.in_flight_bytes
+            bound = account.quota.in_flight_bytes
+            held = account.in_flight_bytes + sum(account.elsewhere.values())
             if bound is not None and held and held + size_bytes > bound:
                 self.refused += 1
                 return None
@@ -182,6 +225,25 @@ class Quotas:
             owes = account.spend(size_bytes, now_s)
             if owes:
                 self._owing[OVERFLOW if account is self._overflow else key] = None
+
+    def take_usage(self) -> dict[str, Usage]:
+        """Return what was used of each key since the last call, for the other processes that share these quotas."""
+        found = {key: usage for key, account in self._accounts.items() if (usage := account.tell())}
+        if self._overflow is not None and (usage := self._overflow.tell()):
+            found[OVERFLOW] = usage
+        return found
+
+    def learn_usage(self, process: int, used: Mapping[str, Usage], now_s: float) -> None:
+        """Charge what another process, which has this number, has used."""
+        for key, usage in used.items():
+            account = self._overflow if key == OVERFLOW else self._account(key, now_s)
+            if account is not None and account.learn(process, usage, now_s):
+                self._owing[OVERFLOW if account is self._overflow else key] = None
+
+    def forget_process(self, process: int) -> None:
+        """Another process has ended: nothing of it is in flight."""
+        for account in (*self._accounts.values(), *filter(None, (self._overflow,))):
+            account.forget(process)
 
     def statistics(self) -> dict[str, int]:
         """Keys with an account, and totals since start."""

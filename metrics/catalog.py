@@ -135,6 +135,12 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             merge="keeper",
         ),
         Metric(
+            "forebay_workers_attached",
+            "gauge",
+            "Workers that read what the keeper stores; the others pass all requests on",
+            merge="keeper",
+        ),
+        Metric(
             "forebay_keeper_ready",
             "gauge",
             "1 while the process that has the cache is ready, else 0: the keeper, or the one worker",

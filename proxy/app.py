@@ -22,45 +22,58 @@ import signal
 import time
 from functools import partial
 from http import HTTPStatus
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blockcache.arena_file import ArenaError
-from blockcache.cache import BlockCache
-from metrics.access_log import AccessLog, ListenerAddress, LogLimits
+from metrics.access_log import AccessLog, ListenerAddress
 from metrics.collector import Exposition
-from proxy.admin.access import AdminAccess
-from proxy.admin.http import AdminServer, HttpResponse, build_routes, json_answer
+from metrics.merge import Group, pack_samples
+from proxy.admin.access import METRICS, AdminAccess
+from proxy.admin.http import (
+    PROMETHEUS_TEXT,
+    AdminServer,
+    HttpResponse,
+    build_routes,
+    json_answer,
+)
 from proxy.admin.samples import collect
 from proxy.broker import Broker
 from proxy.build_info import find_version
 from proxy.config.load import Loaded
+from proxy.config.share import share_config
 from proxy.dispatch import Dispatch
 from proxy.identity.sign_in_check import SignInCheck, SignInPlace
 from proxy.janitor import Janitor
+from proxy.keeper.broker import KeeperBroker
+from proxy.keeper.server import KeeperServer, end_torn
+from proxy.keeper.worker_broker import WorkerBroker
+from proxy.memory_and_log import open_access_log, open_cache, prefault
 from proxy.net.listener import Listener
 from proxy.net.own_connections import OwnConnections
 from proxy.net.pass_through import PassThroughListener
+from proxy.readiness import Readiness
 from proxy.reload import Reloader
 from proxy.sockets import find_address, naming
 from proxy.supervisor.figures import Figures
 from proxy.supervisor.heartbeat import BEATS, HeartbeatSender
+from proxy.supervisor.role import Role
 from proxy.supervisor.signals import handle_signals
 from proxy.takeover import Takeover
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Sequence
 
-    from blockcache.arena_file import ArenaMemory
+    from blockcache.cache import BlockCache
     from proxy.admin.log_queue import LogQueue
     from proxy.config.model import Config
+    from proxy.keeper.keeper_link import KeeperLink
     from proxy.net.listener import AnyListener
     from proxy.sockets import Sockets
     from proxy.supervisor.handover import Handover
 
 log = logging.getLogger("forebay")
 
-SMALLEST_ARENA_BYTES = 1 << 20
 LOOK_EVERY_S = 0.02
 NODE_WAIT_S = 1.0
 """How long a successor waits for the broker's node id, which the broker may refuse to tell."""
@@ -71,10 +84,6 @@ KEPT_BYTES, MAPPED_BYTES = 16 << 20, 2 << 20
 a frame of a producer with default settings (max.request.size: 1 MiB). glibc's own 128 KiB for both
 grow only once a larger block was freed.
 """
-PREFAULT_STEP_BYTES = 4 << 20
-"""Bytes of the arena that a thread beside the event loop touches at a time: two or three
-milliseconds of another core.
-"""
 
 
 read_clock_s = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
@@ -82,65 +91,6 @@ read_clock_s = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
 Each call reads the clock anew, since asyncio's own may stand still for as long as a callback
 takes.
 """
-
-
-class Readiness:
-    """Whether clients should connect: all listeners are bound, the broker is reachable, Forebay can
-    sign in where it does so for clients, and the process is not stopping.
-    """
-
-    __slots__ = (
-        "_boot",
-        "_is_draining",
-        "_listeners",
-        "_own_connections",
-        "_sign_in_check",
-        "_was_ready",
-    )
-
-    def __init__(
-        self,
-        listeners: Sequence[AnyListener | PassThroughListener],
-        own_connections: OwnConnections,
-        sign_in_check: SignInCheck,
-        boot: str,
-    ) -> None:
-        """`boot` names the process in log lines."""
-        self._sign_in_check = sign_in_check
-        self._listeners = listeners
-        self._own_connections = own_connections
-        self._boot = boot
-        self._is_draining = False
-        self._was_ready: bool | None = None
-
-    def check(self) -> tuple[bool, list[str]]:
-        """Return whether clients should connect, and the reasons if not."""
-        reasons = [
-            f"listener {one.name} is not bound" for one in self._listeners if not one.is_bound
-        ]
-        if self._is_draining:
-            reasons.append("stopping")
-        if not self._own_connections.reachable:
-            reasons.append(
-                f"the broker at {self._listeners[0].upstream} is not reachable: "
-                f"{self._own_connections.refusal}"
-            )
-        elif self._sign_in_check.problem:
-            reasons.append(f"Forebay cannot sign in for clients: {self._sign_in_check.problem}")
-        return not reasons, reasons
-
-    def tell(self, _now: float) -> None:
-        """Timed: log a line if readiness has changed."""
-        is_ready, reasons = self.check()
-        was_ready, self._was_ready = self._was_ready, is_ready
-        if is_ready and not was_ready:
-            log.info("ready", extra={"boot": self._boot})
-        elif was_ready and not is_ready:
-            log.warning("not ready: %s", "; ".join(reasons))
-
-    def drain(self) -> None:
-        """Note that the process is stopping."""
-        self._is_draining = True
 
 
 class Forebay:
@@ -158,9 +108,13 @@ class Forebay:
         figures: Figures | None = None,
         keep: Callable[[Config], object] = lambda _config: None,
         version: str = "0",
+        role: Role = Role.ALONE,
+        number: int = 0,
+        keeper: socket.socket | bytes | None = None,
     ) -> None:
-        """`has_pipeline` False: no Produce uses the pipeline (proxy/produce/pipeline.py). `read` loads the
-        configuration for a reload; None: `config` again, so that only certificates are reloaded.
+        """`has_pipeline` False: no Produce uses the pipeline (proxy/produce/pipeline.py). `role`,
+        `number` and `keeper`: those of the handover. `read` loads the configuration for a reload;
+        None: `config` again, so that only certificates are reloaded.
         `cache` None: opened here. `figures`: what the supervisor counts; None: there is
         none. `keep` is given the configuration that a reload has put in force. `version`: Forebay's own,
         for metrics and the broker's request logs.
@@ -168,11 +122,16 @@ class Forebay:
         self.own_log = own_log
         self.figures = Figures() if figures is None else figures
         self.boot = secrets.token_hex(8)
+        self._began = time.monotonic()
+        self._group = Group()
         self.prefaulting: asyncio.Task[None] | None = None
         cache = open_cache(config, None) if cache is None else cache
         access_log = open_access_log(config, self.boot)
-        self.broker = Broker(config, cache, access_log, version, read_clock_s)
-        dispatch = partial(Dispatch, has_pipeline=has_pipeline)
+        self.role = role
+        self.broker, self.keeper, self.keeper_link = self._build_broker(
+            config, cache, access_log, version, number, keeper
+        )
+        dispatch = partial(Dispatch, has_pipeline=has_pipeline and role is not Role.WORKER)
         self.listeners = [
             Listener(self.broker, entry, dispatch)
             for entry in config.listeners
@@ -187,15 +146,19 @@ class Forebay:
         self.broker.own_connections = self.own_connections
         self.sign_in_check = SignInCheck(self.broker, list_sign_in_places(self.listeners))
         self.readiness = Readiness(
-            (*self.listeners, *self.pass_through),
+            (*self.listeners, *self.pass_through) if role.has_clients else (),
             self.own_connections,
             self.sign_in_check,
+            config.listeners[0].upstream,
             self.boot,
         )
-        self.takeover = Takeover(self.broker)
+        self.takeover = Takeover(self.broker, end_torn)
         self.reloader = Reloader(self, read or partial(Loaded, config, {}, (), ()), keep)
         timed = [self.readiness.tell, self.tell_node, self.reloader.renewal.tick]
-        self.janitor = Janitor(self.broker, self.listeners, timed, [self.takeover.tick])
+        each_tick = [self.takeover.tick] if role.has_arena else []
+        if isinstance(self.broker, KeeperBroker):
+            each_tick.append(self.broker.tick)
+        self.janitor = Janitor(self.broker, self.listeners, timed, each_tick)
         exposition = Exposition(lambda: collect(self))
         routes = build_routes(
             exposition.render,
@@ -205,6 +168,8 @@ class Forebay:
             lambda: dataclasses.asdict(self.broker.disk_throttle.statistics()),
             self.broker.scheduler.report,
         )
+        if self.keeper is not None:
+            routes[METRICS] = partial(self._answer_metrics, self.keeper)
         limits = config.admin
         self.admin_access = AdminAccess(limits)
         self.admin = AdminServer(
@@ -214,6 +179,45 @@ class Forebay:
             request_timeout_s=limits.request_timeout_s,
             access=self.admin_access.check,
         )
+
+    def _build_broker(
+        self,
+        config: Config,
+        cache: BlockCache,
+        access_log: AccessLog | None,
+        version: str,
+        number: int,
+        keeper: socket.socket | bytes | None,
+    ) -> tuple[Broker, KeeperServer | None, KeeperLink | None]:
+        """The broker of the process's role, and its end of the link between keeper and workers."""
+        if isinstance(keeper, bytes):
+            seen = WorkerBroker(
+                config,
+                cache,
+                access_log,
+                version,
+                read_clock_s,
+                keeper,
+                number,
+                self.pack_samples,
+                lambda: self.reloader.request(),
+            )
+            return seen, None, seen.link
+        if keeper is not None:
+            shown = KeeperBroker(config, cache, access_log, version, read_clock_s)
+            return shown, KeeperServer(shown, keeper), None
+        return Broker(config, cache, access_log, version, read_clock_s), None, None
+
+    def pack_samples(self) -> bytes:
+        """What this process counts, for the keeper."""
+        return pack_samples(collect(self), time.monotonic() - self._began)
+
+    async def _answer_metrics(self, keeper: KeeperServer) -> HttpResponse:
+        """The counts of this process and of all workers."""
+        packed = await keeper.scrape()
+        age_s = time.monotonic() - self._began
+        exposition = Exposition(lambda: self._group.merge(collect(self), age_s, packed))
+        return HttpResponse(exposition.render(), PROMETHEUS_TEXT)
 
     @property
     def config(self) -> Config:
@@ -226,6 +230,8 @@ class Forebay:
 
     async def _answer_reload(self) -> HttpResponse:
         report = await self.reloader.reload()
+        if self.keeper is not None:
+            self.keeper.tell_reload()
         status = HTTPStatus.UNPROCESSABLE_ENTITY if report.errors else HTTPStatus.OK
         return json_answer(report.describe())._replace(status=status)
 
@@ -238,17 +244,28 @@ class Forebay:
         self._begin_access_log(sockets)
         self.own_connections.start()
         self.sign_in_check.start()
-        self.takeover.start()
+        if self.role.has_arena:
+            self.takeover.start()
         self.janitor.start()
         self.broker.disk_throttle.start()
         if is_successor:
             await self._wait_for_broker()
+        if self.keeper is not None:
+            self.keeper.start()
+        if self.keeper_link is not None:
+            self.keeper_link.start()
+        if self.role.has_clients:
+            await self._listen(sockets)
+        if self.role.has_arena:
+            address = await self.admin.start(sockets.admin)
+            log.info("admin HTTP at %s", address)
+
+    async def _listen(self, sockets: Sockets) -> None:
+        """Accept clients. Raises OSError."""
         by_name = {one.name: one for one in self._all_listeners}
         for index, entry in enumerate(self.config.listeners):
             with naming(f"listener {entry.name}", entry.listen, f"listeners[{index}].listen"):
                 await by_name[entry.name].start(sockets.listeners[index])
-        address = await self.admin.start(sockets.admin)
-        log.info("admin HTTP at %s", address)
 
     async def _wait_for_broker(self) -> None:
         """Until the broker answers; then a little longer, for its node id: it decides about the arena."""
@@ -265,7 +282,7 @@ class Forebay:
             shown = [
                 ListenerAddress(one.name, str(find_address(each)), str(one.upstream))
                 for one, each in zip(self.config.listeners, sockets.listeners, strict=True)
-                if not one.pass_through
+                if each and not one.pass_through
             ]
             self.broker.access_log.learn_listeners(shown)
             self.broker.counter_lines.put("open")
@@ -295,6 +312,10 @@ class Forebay:
                     await listener.drained.wait()
         for listener in self._all_listeners:
             listener.abort()
+        if self.keeper is not None:
+            await self.keeper.stop()
+        if self.keeper_link is not None:
+            await self.keeper_link.stop()
         self.janitor.stop()
         await self.reloader.renewal.stop()
         self.broker.disk_throttle.stop()
@@ -326,11 +347,13 @@ async def serve(
     stopping = asyncio.Event()
     handle_signals(stopping.set)
     config = handover.config
+    if handover.role is Role.WORKER:
+        config, read = take_share(config, read)
     every_s = config.supervisor.heartbeat_timeout_s / BEATS
     heartbeat = HeartbeatSender(handover.heartbeat, every_s, stopping.set)
     heartbeat.start()
     try:
-        cache = await asyncio.to_thread(open_cache, config, handover.arena)
+        cache = await asyncio.to_thread(open_cache, config, handover.arena, handover.role)
     except ArenaError as error:
         log.error("cannot start: %s", error)
         return 1
@@ -343,6 +366,9 @@ async def serve(
         figures=handover.figures,
         keep=keep,
         version=find_version(),
+        role=handover.role,
+        number=handover.number,
+        keeper=handover.keeper,
     )
     loop, has_successor = asyncio.get_running_loop(), asyncio.Event()
     loop.add_signal_handler(signal.SIGHUP, forebay.reloader.request)
@@ -361,6 +387,19 @@ async def serve(
         await forebay.stop(has_successor.is_set())
     log.info("stopped")
     return 0
+
+
+def take_share(
+    config: Config, read: Callable[[], Loaded] | None
+) -> tuple[Config, Callable[[], Loaded]]:
+    """The configuration of one of several workers, and what loads it again."""
+    share = share_config(config, config.workers)
+
+    def read_share() -> Loaded:
+        loaded = Loaded(config, {}, (), ()) if read is None else read()
+        return dataclasses.replace(loaded, config=share_config(loaded.config, config.workers))
+
+    return share, read_share
 
 
 def end_for_successor(stopping: asyncio.Event, has_successor: asyncio.Event) -> None:
@@ -398,57 +437,6 @@ def keep_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
         mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES)
-
-
-def open_cache(config: Config, memory: ArenaMemory | None) -> BlockCache:
-    """The block cache over the supervisor's `memory`, which it owns from then on. An observing one, one
-    that stores nothing, and one without a supervisor have memory of their own. Raises ArenaError.
-    """
-    wanted = config.cache
-    if wanted.mode == "serve":
-        return BlockCache(wanted.size_bytes, memory)
-    if memory is not None and memory.try_lock():  # left by a worker of another mode
-        memory.empty()
-    observes = wanted.mode == "observe"
-    return BlockCache(wanted.size_bytes if observes else SMALLEST_ARENA_BYTES, observe=observes)
-
-
-async def prefault(cache: BlockCache) -> None:
-    """Touch the whole arena in steps, so that no request pays for a page's first use."""
-    for at in range(0, cache.statistics().arena_bytes, PREFAULT_STEP_BYTES):
-        await asyncio.to_thread(cache.prefault, at, PREFAULT_STEP_BYTES)
-
-
-def open_access_log(config: Config, boot: str) -> AccessLog | None:
-    """The access log; None if `accessLog.directory` is unset."""
-    wanted = config.access_log
-    if wanted.directory is None:
-        return None
-    limits = LogLimits(
-        queue_lines=wanted.queue_lines,
-        rotate_bytes=wanted.rotate_size_bytes,
-        max_files=wanted.keep_files,
-        max_total_bytes=wanted.keep_size_bytes,
-    )
-    return AccessLog(
-        Path(wanted.directory),
-        boot,
-        now_ms=lambda: time.time_ns() // 1_000_000,
-        cache_size_bytes=config.cache.size_bytes,
-        limits=limits,
-        on_state=partial(tell_access_log, wanted.directory),
-    )
-
-
-def tell_access_log(directory: str, doing: str, error: str) -> None:
-    """Log that the access log's disk has begun to fail, or works again (`error` ""). Called on the
-    access log's thread.
-    """
-    fields = {"directory": directory, "doing": doing}
-    if error:
-        log.error("the access log fails, its lines are dropped", extra=fields | {"reason": error})
-    else:
-        log.info("the access log is written again", extra=fields)
 
 
 def list_sign_in_places(listeners: Sequence[AnyListener]) -> list[SignInPlace]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from protocol.framing import SMALL_BYTES
 from proxy.accounting.age_clock import AgeClock
@@ -31,6 +31,7 @@ from proxy.identity.tokens import DelegationTokens
 from proxy.net.byte_budget import ByteBudget
 from proxy.net.host_limits import HostLimits
 from proxy.net.tls_handshakes import Handshakes
+from proxy.partitions import store
 from proxy.partitions.partition_row import RUN_ROWS
 from proxy.partitions.table import Partitions
 from proxy.partitions.topics import Topics
@@ -45,13 +46,15 @@ from proxy.scheduling.disk_throttle import DiskThrottle
 from proxy.scheduling.request_scheduler import RequestScheduler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from blockcache.cache import BlockCache
     from metrics.access_log import AccessLog
+    from protocol.primitives import Frame
     from proxy.config.model import Config, Limits, ListenerConfig
     from proxy.net.client_connection import AnyLink
     from proxy.net.own_connections import OwnConnections
+    from proxy.partitions.forwarded import ForwardedBatches
     from proxy.partitions.table import Partition
     from proxy.partitions.topics import Topic
 
@@ -62,8 +65,12 @@ SESSION_LEAST_S = 120.0
 
 
 class Broker:
-    """What handlers share."""
+    """What handlers share. `sees`: partitions are another process's, and what is found in the arena has to be
+    confirmed. `lends`: requests may be received in the arena.
+    """
 
+    sees = False
+    lends = True
     own_connections: OwnConnections
     purgatory: Purgatory
     scheduler: RequestScheduler
@@ -100,17 +107,17 @@ class Broker:
         self.host_limits = HostLimits(
             config.limits.connections_per_address, config.limits.connection_rate_per_address
         )
-        self.topics = Topics()
+        self.topics = self.build_topics()
         self.age_clock = AgeClock()
-        self.partitions = Partitions(
-            cache, 2 * config.limits.watched_partitions, config.cache.transactions_per_partition
+        self.partitions = self.build_partitions(
+            2 * config.limits.watched_partitions, config.cache.transactions_per_partition
         )
-        self.replica_fetcher = ReplicaFetcher(self)
-        self.topic_lookup = TopicLookup(self)
-        self.disk_throttle = DiskThrottle(self)
+        self.replica_fetcher = self.build_replica_fetcher()
+        self.topic_lookup = self.build_topic_lookup()
+        self.disk_throttle = self.build_disk_throttle()
         self.scheduler = RequestScheduler(self)
         self.routes = Targets(self)
-        self.cleanup = CompactionPolicies(self)
+        self.cleanup = self.build_compaction_policies()
         self.node = Node(self)
         self.verifier = Verifier(self, config.cache.verify_ratio, Random().random)
         limits = config.limits
@@ -130,6 +137,32 @@ class Broker:
                 access_log, self.counters, cache, lines.empty, now, settle
             )
 
+    # -- parts of which another kind of process has its own ----------------------------------------------------
+
+    def build_topics(self) -> Topics:
+        """Return the table of topics."""
+        return Topics()
+
+    def build_partitions(self, limit: int, transactions_limit: int) -> Partitions:
+        """Return the table of partitions."""
+        return Partitions(self.cache, limit, transactions_limit)
+
+    def build_replica_fetcher(self) -> ReplicaFetcher:
+        """Return what asks the broker about partitions."""
+        return ReplicaFetcher(self)
+
+    def build_compaction_policies(self) -> CompactionPolicies:
+        """Return what asks the broker about topics' settings."""
+        return CompactionPolicies(self)
+
+    def build_disk_throttle(self) -> DiskThrottle:
+        """Return what delays misses of history."""
+        return DiskThrottle(self)
+
+    def build_topic_lookup(self) -> TopicLookup:
+        """Return what asks the broker about topics."""
+        return TopicLookup(self)
+
     def configure(self, config: Config) -> None:
         """Put a configuration in force for all that reads it at each use. Parts that keep a value have a method
         of their own (proxy/reload.py).
@@ -137,6 +170,24 @@ class Broker:
         self.config = config
         self.serves = config.cache.mode == "serve"
         self.observes = config.cache.mode == "observe"
+
+    def admit(
+        self,
+        frame: Frame,
+        version: int,
+        forwarded: ForwardedBatches,
+        answer: Frame,
+        produced: tuple[Any, int],
+        now: float,
+    ) -> None:
+        """Store what the response `answer` acknowledges of a Produce of this `version`."""
+        del version
+        store.admit_response(self, frame, forwarded, answer, produced, now)
+
+    def confirms(self, partitions: Iterable[Partition | None]) -> bool:
+        """Whether what was found of these partitions in the arena may be served."""
+        del partitions
+        return True
 
     @property
     def answer_bytes(self) -> int:

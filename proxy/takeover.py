@@ -22,8 +22,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from blockcache.cache import IDENTITY_BYTES
+from blockcache.errors import ArenaTorn
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from blockcache.left import Left
     from proxy.broker import Broker
 
@@ -74,8 +77,10 @@ def read_kernel() -> str:
 class Takeover:
     """Decides once about what was left, then keeps the arena's identity up to date."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, on_torn: Callable[[], object]) -> None:
+        """`on_torn` is called where what was left has to go, and other processes still read it."""
         self._broker = broker
+        self._on_torn = on_torn
         self._kernel = read_kernel()
         self._left: Left | None = None
         self._walk: asyncio.Task[None] | None = None
@@ -126,7 +131,11 @@ class Takeover:
 
     async def _drop(self, reason: str, detail: str) -> None:
         """Begin with an empty arena."""
-        await asyncio.to_thread(self._broker.cache.clear_left)
+        try:
+            await asyncio.to_thread(self._broker.cache.clear_left)
+        except ArenaTorn:  # workers still send what is in it
+            self._on_torn()
+            return
         self._broker.cache.begin_anew()
         self._tell_dropped(reason, detail)
 

@@ -65,7 +65,7 @@ class BadRequest(Exception):
         self.status = status
 
 
-Handler = Callable[[], HttpResponse]
+Handler = Callable[[], HttpResponse | Awaitable[HttpResponse]]
 Action = Callable[[], Awaitable[HttpResponse]]
 READS, ACTS = "GET, HEAD", "POST"
 """The methods of a route, and of an action."""
@@ -331,7 +331,8 @@ class AdminServer:
             if action is not None:
                 return await action(), ""
             assert handler is not None
-            return handler(), ""
+            found = handler()
+            return (found if isinstance(found, HttpResponse) else await found), ""
         except Exception:
             _log.exception("the admin handler failed", extra={"path": request.path})
             return HttpResponse(

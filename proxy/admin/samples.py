@@ -78,6 +78,13 @@ class SupervisorFigures(Protocol):
         """Return each metric's name and label value, and its number."""
 
 
+class KeeperEnd(Protocol):
+    """The keeper's end of its workers (`proxy.keeper.server.KeeperServer`)."""
+
+    @property
+    def attached(self) -> int: ...
+
+
 class Process(Protocol):
     """The parts of the running process that are sampled (`proxy.app.Forebay`)."""
 
@@ -102,6 +109,8 @@ class Process(Protocol):
     @property
     def figures(self) -> SupervisorFigures: ...
     @property
+    def keeper(self) -> KeeperEnd | None: ...
+    @property
     def reloader(self) -> LastReload: ...
 
 
@@ -121,6 +130,8 @@ def collect(process: Process) -> Iterator[Sample]:
     watched = reloader.renewal.watched
     admin_files = process.admin_access.watched
     yield from _tls_files([*watched, *([admin_files] if admin_files.in_use.states else [])])
+    if process.keeper is not None:
+        yield Sample("forebay_workers_attached", (), process.keeper.attached)
     yield from _fetches(broker)
     yield from _cache(broker)
     yield from _replica_fetcher(broker)

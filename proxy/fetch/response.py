@@ -36,6 +36,7 @@ from proxy.fetch.services import NOT_PARKED
 from proxy.fetch.sessions.context import NO_SESSION, PlannedResponse
 from proxy.net.send_buffer import PIECE_BYTES, cut_buffers
 from proxy.partitions.readable import (
+    AT_END,
     NEEDS_BROKER,
     READ_COMMITTED,
     READABLE,
@@ -78,10 +79,15 @@ cannot leave by a direct write.
 KEPT_PARTITIONS = 1024
 """Most partitions of a response whose layout is kept for the connection's next."""
 SIZE = attrgetter("size_bytes")
+PARTITION = attrgetter("partition")
 NO_ERROR = int(ErrorCode.NONE)
 """As an integer, which is packed faster than an enum member."""
 _new = tuple.__new__
 """Makes a NamedTuple in half the time of its own constructor, which is a Python function."""
+
+
+class Outdated(Exception):
+    """What the arena holds of a partition has changed while it was read."""
 
 
 @dataclass(slots=True)
@@ -121,24 +127,17 @@ def build_answer(
     `record` None: the Fetch has no place in the response order yet. `has_clean`: the session has
     more partitions, without changes. Precondition: the Fetch was not answered.
     """
-    link, head, request, context, _, _, repeated = fetch
+    link, head, _, context, _, _, repeated = fetch
     broker = link.broker
     sender = broker.cache.sender
     if sender.size_bytes:
         sender.drop()  # of a response that could not be built
-    budget = _Budget(min(request.max_bytes, broker.answer_bytes))
-    answers: list[FetchAnswer] = []
-    outcomes: list[PartitionOutcome] = []
-    begin = 0
-    for number, read in enumerate(reads or ()):
-        status = statuses[number]
-        if status.state in NEEDS_BROKER:
-            _add_stored(fetch, statuses[begin:number], budget, answers, outcomes)
-            begin = number + 1
-            answer, outcome = _from_miss_fetch(fetch, status, read, budget)
-            answers.append(answer)
-            outcomes.append(outcome)
-    _add_stored(fetch, statuses[begin:], budget, answers, outcomes)
+    try:
+        answers, outcomes, budget = _collect(fetch, statuses, reads)
+    except Outdated:  # the client asks again for what it does not get
+        sender.drop()
+        statuses = [_as_empty(status) for status in statuses]
+        answers, outcomes, budget = _collect(fetch, statuses, reads)
     now = broker.now()
     error_code, session_id, named, pause_ms = NO_ERROR, NO_SESSION, answers, 0
     if context is not None:
@@ -163,6 +162,35 @@ def build_answer(
     _note_used(fetch, statuses, reads, now)
 
 
+def _collect(
+    fetch: ClientFetch,
+    statuses: Sequence[PartitionStatus],
+    reads: Sequence[Read | None] | None,
+) -> tuple[list[FetchAnswer], list[PartitionOutcome], _Budget]:
+    """Return the answers and outcomes of all partitions, and what is left of the request's bytes.
+    Raises Outdated.
+    """
+    budget = _Budget(min(fetch.request.max_bytes, fetch.link.broker.answer_bytes))
+    answers: list[FetchAnswer] = []
+    outcomes: list[PartitionOutcome] = []
+    begin = 0
+    for number, read in enumerate(reads or ()):
+        status = statuses[number]
+        if status.state in NEEDS_BROKER:
+            _add_stored(fetch, statuses[begin:number], budget, answers, outcomes)
+            begin = number + 1
+            answer, outcome = _from_miss_fetch(fetch, status, read, budget)
+            answers.append(answer)
+            outcomes.append(outcome)
+    _add_stored(fetch, statuses[begin:], budget, answers, outcomes)
+    return answers, outcomes, budget
+
+
+def _as_empty(status: PartitionStatus) -> PartitionStatus:
+    """The status of a partition that gives nothing, although it was readable."""
+    return status._replace(state=AT_END) if status.state is READABLE else status
+
+
 def _add_stored(
     fetch: ClientFetch,
     statuses: Sequence[PartitionStatus],
@@ -180,10 +208,13 @@ def _add_stored(
             wanted += partition.slot, asked[3], limit_offset, asked[6]
     found: Iterator[tuple[int, int, int, int]] = iter(())
     if wanted:
-        sender = fetch.link.broker.cache.sender
+        broker = fetch.link.broker
+        sender = broker.cache.sender
         budget.room, *columns = sender.find_all(wanted, budget.room, budget.began)
         budget.began = budget.began or sender.size_bytes > 0
         found = zip(*columns, strict=True)
+        if broker.sees and not broker.confirms(map(PARTITION, statuses)):
+            raise Outdated
     committed = fetch.request.isolation_level == READ_COMMITTED
     for status in statuses:
         (topic, index, _, offset, _, _, _), partition, state, _, limit_offset = status

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from proxy.net.client_connection import ClientConnection
     from proxy.net.own_connections import OwnConnections
     from proxy.partitions.readable import PartitionOutcome
+    from proxy.partitions.table import Partition
     from proxy.replica_fetcher.broker_settings import Node
     from proxy.replica_fetcher.fetcher import ReplicaFetcher
     from proxy.replica_fetcher.verifier import Verifier
@@ -108,6 +109,13 @@ class FetchServices(MissServices, AuthorizationServices, Protocol):
     @property
     def observes(self) -> bool:
         """Whether what memory would have answered is estimated."""
+
+    @property
+    def sees(self) -> bool:
+        """Whether what is found in the arena has to be confirmed, by `confirms`."""
+
+    def confirms(self, partitions: Iterable[Partition | None]) -> bool:
+        """Whether what was found of these partitions in the arena may be served."""
 
     @property
     def answer_bytes(self) -> int:

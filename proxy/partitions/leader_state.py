@@ -45,15 +45,19 @@ class Learned(Enum):
 
 class Lease:
     """Until when the cache may answer, in seconds. `is_shared`: a session's poll renews it for all
-    of its members.
+    of its members. `number`: its place among those that other processes see; -1: it has none.
     """
 
-    __slots__ = ("is_shared", "row")
+    __slots__ = ("__weakref__", "is_shared", "number", "row")
 
     until = word("until", float)
 
-    def __init__(self, until: float, is_shared: bool = False) -> None:
-        self.row = ffi.new("pt_lease *", (until,))
+    def __init__(
+        self, until: float, is_shared: bool = False, place: tuple[int, Any] | None = None
+    ) -> None:
+        """`place`: its number, and its memory there (`pt_lease *`)."""
+        self.number, self.row = place or (-1, ffi.new("pt_lease *"))
+        self.row.until = until
         self.is_shared = is_shared
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from blockcache.errors import PartitionsFull
 from proxy.partitions.back_off import BackOff
-from proxy.partitions.leader_state import LeaderState
+from proxy.partitions.leader_state import LeaderState, Lease
 from proxy.partitions.partition_row import open_row, word
 from proxy.partitions.taken_over import TakenOver
 from proxy.partitions.transactions import Transactions
@@ -375,12 +375,19 @@ class Partitions:
             if slot < 0:
                 self.refused += not self.cache.is_pending
                 return None
-            limit = self.transactions_limit
-            partition = self._by_key[key] = Partition(topic, index, slot, limit)
+            partition = self._by_key[key] = self.make(topic, index, slot)
             self._count(topic, 1)
             if self._unclaimed.pop(key, None) is not None:
                 partition.take_over(self.cache, self._ended_at, self._taken_over_at)
         return partition
+
+    def make(self, topic: Topic, index: int, slot: int) -> Partition:
+        """Return a new partition, which has `slot` in the cache."""
+        return Partition(topic, index, slot, self.transactions_limit)
+
+    def open_lease(self) -> Lease:
+        """Return a lease to be shared by the members of a fetch session, which has ended."""
+        return Lease(float("-inf"), is_shared=True)
 
     def _open(self, key: tuple[bytes, int]) -> int:
         """Return the partition's slot in the cache; -1 at the limit, and while the cache is pending.

@@ -77,6 +77,10 @@ class Topics:
         """Return the topic with this name (str) or id (bytes); None if it is unknown."""
         return self._by_name.get(key) if isinstance(key, str) else self._by_id.get(key)
 
+    def list_all(self) -> list[Topic]:
+        """Return all topics that are known."""
+        return list(self._by_id.values())
+
     def learn(self, name: str, topic_id: bytes, leaders: Mapping[int, Leader]) -> Topic | None:
         """Note that Metadata pairs `name` with `topic_id` and shows these partitions. Return the
         topic that this one replaces under the name, or None.

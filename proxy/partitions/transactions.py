@@ -275,6 +275,12 @@ class Transactions:
                 break
         return found
 
+    def list_aborted(self) -> list[tuple[int, int, int, int]]:
+        """Return all aborted transactions that are known, in the order of their markers: marker, first offset,
+        producer id, and the offset from which all later ones begin.
+        """
+        return list(self._aborted)
+
     def _is_blank(self) -> bool:
         return self._known_from == self._end and not self._open
 

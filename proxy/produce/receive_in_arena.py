@@ -28,7 +28,11 @@ def find_lender(broker: ProduceServices, stores: bool) -> Lend | None:
     """Return the function that lends arena memory to a client's Produces; None for a client whose
     batches are not stored (`stores` False), or only observed.
     """
-    return partial(lend_to_produce, broker) if stores and not broker.cache.observes else None
+    return (
+        partial(lend_to_produce, broker)
+        if stores and broker.lends and not broker.cache.observes
+        else None
+    )
 
 
 def lend_to_produce(broker: ProduceServices, begun: bytes, frame_bytes: int) -> memoryview | None:

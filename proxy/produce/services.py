@@ -5,13 +5,15 @@ Owns their types alone. It must not know who has them. Invariant: nothing here i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from proxy.partitions.services import PartitionServices
 from proxy.relay import RelayHandlers, RelayServices
 
 if TYPE_CHECKING:
+    from protocol.primitives import Frame
     from proxy.net.client_connection import ClientConnection
+    from proxy.partitions.forwarded import ForwardedBatches
     from proxy.produce.routes import PipelineCounts
     from proxy.produce.targets import Targets
     from proxy.replica_fetcher.fetcher import ReplicaFetcher
@@ -36,6 +38,21 @@ class ProduceServices(RelayServices, PartitionServices, Protocol):
     @property
     def pipeline_counts(self) -> PipelineCounts:
         """The counts that C keeps."""
+
+    @property
+    def lends(self) -> bool:
+        """Whether requests may be received in the arena."""
+
+    def admit(
+        self,
+        frame: Frame,
+        version: int,
+        forwarded: ForwardedBatches,
+        answer: Frame,
+        produced: tuple[Any, int],
+        now: float,
+    ) -> None:
+        """Store what the response `answer` acknowledges of the request `frame`."""
 
     def failed(self, doing: str) -> None:
         """Log and count the error that is being handled."""

@@ -76,14 +76,15 @@ class ReplicaFetcher:
 
     # -- interface ---------------------------------------------------------------------------------
 
-    def cover(self, partition: Partition, link: AnyLink) -> bool:
-        """Have an open poll name `partition`, which has a waiter on `link`. Return False if no
+    def cover(self, partition: Partition, link: AnyLink | None) -> bool:
+        """Have an open poll name `partition`, which has a waiter on `link` (None: on no connection of
+        this process). Return False if no
         connection can ask, or at the limit of watched partitions.
         """
         if partition.open_polls:
             return True
         if not self._own(partition):
-            return self._client_polls.cover(link)
+            return link is not None and self._client_polls.cover(link)
         if not self._is_polled(partition):
             if self.watched >= self._broker.config.limits.watched_partitions:
                 return False

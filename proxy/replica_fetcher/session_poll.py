@@ -30,7 +30,6 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from protocol.errors import ErrorCode
-from proxy.partitions.leader_state import Lease
 from proxy.partitions.update import learn_response, wake_waiters
 from proxy.replica_fetcher.poll import (
     FEW_BYTES,
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
     from protocol.primitives import Frame
     from proxy.net.broker_connection import BrokerConnection
     from proxy.net.own_connections import OwnConnections
+    from proxy.partitions.leader_state import Lease
     from proxy.partitions.table import Partition
     from proxy.replica_fetcher.poll import TopicIdPartition
     from proxy.replica_fetcher.services import FetcherServices
@@ -111,7 +111,7 @@ class SessionPoll:
         self.in_flight = False
         self.is_refused = False
         self._session = UpstreamSession()
-        self._lease = Lease(float("-inf"), is_shared=True)
+        self._lease = broker.partitions.open_lease()
         self._asked: dict[Partition, FetchPartition] = {}
         self._missing_bytes = 0  # sum of the limits of `_asked` where visible bytes are missing
         self._changed: dict[Partition, None] = {}  # to be planned before the next request
@@ -313,7 +313,7 @@ class SessionPoll:
         did; the new session's members share another one.
         """
         self._session.end(error_code)
-        self._lease = Lease(float("-inf"), is_shared=True)
+        self._lease = self._broker.partitions.open_lease()
         self._claimed = dict(self.members)
 
     # -- responses ---------------------------------------------------------------------------------

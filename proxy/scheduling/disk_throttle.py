@@ -170,7 +170,19 @@ class DiskThrottle:
         key = TicketKey(connection, (asked.topic, asked.partition), asked.fetch_offset)
         if not self._may_wait(status):
             return DelayTicket.build_free(key, client_id or "", size_bytes, now)
-        ticket = self._throttle.submit(key, client_id or "", self._disk_of(status), size_bytes, now)
+        return self.delay(key, client_id or "", status.partition, size_bytes, on_granted)
+
+    def delay(
+        self,
+        key: TicketKey,
+        client_id: str,
+        partition: Partition | None,
+        size_bytes: int,
+        on_granted: Callable[[], None],
+    ) -> DelayTicket | DelayRefused:
+        """Submit a miss of `partition` that may wait, as `submit` does."""
+        now, disk = self._broker.now(), self._disk_of(partition)
+        ticket = self._throttle.submit(key, client_id, disk, size_bytes, now)
         if isinstance(ticket, DelayTicket) and not ticket.granted:
             self._on_granted[ticket] = on_granted
             self._schedule(now)
@@ -204,8 +216,7 @@ class DiskThrottle:
         record_bytes = since_bytes / since if since else since_bytes + RECORD_BYTES
         return behind * record_bytes <= self._broker.config.cache.size_bytes
 
-    def _disk_of(self, status: PartitionStatus) -> str | None:
-        partition = status.partition
+    def _disk_of(self, partition: Partition | None) -> str | None:
         if partition is None or not partition.topic.name:
             return None
         return self.disks.disk_of(partition.topic.name, partition.index)

@@ -9,10 +9,10 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from isolation.quotas import UNLIMITED, Quota, Quotas
+from isolation.quotas import UNLIMITED, Quota, Quotas, Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from isolation.quotas import Reservation
     from proxy.config.isolation import Isolation
@@ -65,6 +65,33 @@ class QuotaTable:
             return 0.0
         of_client = self.clients.peek_delay_s((client_id,), now)
         return max(of_client, self.topics.peek_delay_s(tuple(dict.fromkeys(topics)), now))
+
+    def take_usage(self) -> tuple[dict[str, tuple[int, int]], dict[str, tuple[int, int]]]:
+        """Return what was used of the quotas of topics and clients since the last call (`Usage`), for other
+        processes that share them.
+        """
+        topics, clients = self.topics.take_usage(), self.clients.take_usage()
+        return (
+            {key: (one.spent_bytes, one.in_flight_bytes) for key, one in topics.items()},
+            {key: (one.spent_bytes, one.in_flight_bytes) for key, one in clients.items()},
+        )
+
+    def learn_usage(
+        self,
+        process: int,
+        topics: Mapping[str, tuple[int, int]],
+        clients: Mapping[str, tuple[int, int]],
+        now: float,
+    ) -> None:
+        """Charge what another process has used, which `take_usage` returned there."""
+        for quotas, used in ((self.topics, topics), (self.clients, clients)):
+            found = {key: Usage(*usage) for key, usage in used.items()}
+            quotas.learn_usage(process, found, now)
+
+    def forget_process(self, process: int) -> None:
+        """Another process has ended."""
+        self.topics.forget_process(process)
+        self.clients.forget_process(process)
 
     def charge(self, client_id: str, topic: str, size_bytes: int, now: float) -> None:
         """Charge delivered record bytes to the client and to the topic."""

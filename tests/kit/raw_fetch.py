@@ -64,6 +64,11 @@ class RawClient:
         host, port = self._socket.getpeername()
         return host, port
 
+    @property
+    def ports(self) -> tuple[int, int]:
+        """This end's port, and the other's."""
+        return self._socket.getsockname()[1], self._socket.getpeername()[1]
+
     def call(self, frame: bytes) -> bytes:
         """The answer to a request, both whole frames. OSError where the connection ends."""
         self.send(frame)

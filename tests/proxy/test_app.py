@@ -15,7 +15,7 @@ import pytest
 from blockcache.arena_file import ArenaMemory, open_memory
 from blockcache.cache import BlockCache
 from metrics.log_files import LogFiles
-from proxy import app
+from proxy import app, memory_and_log
 from proxy.admin.log_queue import LogQueue
 from proxy.config.load import Setting, load
 from proxy.config.model import Config
@@ -46,7 +46,7 @@ async def test_the_whole_arena_is_prefaulted(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(app, "PREFAULT_STEP_BYTES", 300_000)
     cache = BlockCache(1 << 20)
     assert cache.resident_bytes < 1 << 18
-    await app.prefault(cache)
+    await memory_and_log.prefault(cache)
     assert cache.resident_bytes == 1 << 20
     cache.close()
 
@@ -110,7 +110,7 @@ async def test_full_disk_of_the_access_log_is_logged(monkeypatch, caplog, tmp_pa
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(LogFiles, "write", fail)
-    log = known(app.open_access_log(build_config(log=str(tmp_path)), "b1"))
+    log = known(memory_and_log.open_access_log(build_config(log=str(tmp_path)), "b1"))
     log.put((1, "", "t", None, 0, 0, 1, 1, "produce", 1, 1, 0, 1, (), None))
     assert await asyncio.to_thread(log.close)
     (record,) = caplog.records
@@ -121,7 +121,7 @@ async def test_full_disk_of_the_access_log_is_logged(monkeypatch, caplog, tmp_pa
 async def test_heart_beats_while_the_arena_is_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
     """However large it is. Without its supervisor the worker ends."""
     config = build_config()
-    may_go_on, opened = threading.Event(), app.open_cache
+    may_go_on, opened = threading.Event(), memory_and_log.open_cache
 
     def open_slowly(config: Config, memory: ArenaMemory | None) -> BlockCache:
         may_go_on.wait(PATIENCE_S)

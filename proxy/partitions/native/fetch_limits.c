@@ -1,4 +1,5 @@
-/* The judge of a Fetch: up to which offset each of its partitions may be read from memory now. Without effect on any row. */
+/* The judge of a Fetch: up to which offset each of its partitions may be read from memory now. Without effect on any row, but that a
+ * copy of a shown one becomes what is shown now. */
 #include "rows.h"
 
 static int64_t least(int64_t one, int64_t other) {
@@ -54,8 +55,11 @@ void pt_find_limits(pt_row *const *rows, const pt_asked *asked, int64_t count, i
                     pt_judged *out) {
     out->unsettled = out->stored = 0;
     for (int64_t number = 0; number < count; number++) {
-        const pt_row *row = rows[number];
+        pt_row *row = rows[number];
         out->limits[number] = PT_UNREADABLE;
+        if (row != NULL && row->view != NULL) {
+            pt_look(row);
+        }
         if (row == NULL || !is_served(row, asked + number, version, now)) {
             continue;
         }

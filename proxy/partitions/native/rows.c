@@ -50,6 +50,7 @@ pt_row *pt_new_row(int64_t slot, const pt_fidelity *fidelity) {
 void pt_free_row(pt_row *row) {
     if (row != NULL) {
         free(row->ledger.producers);
+        free(row->view);
         free(row);
     }
 }
@@ -74,6 +75,9 @@ int64_t pt_forward(const void *batches, pt_row *const *rows, int64_t count, int6
         memcpy(&batch, (const uint8_t *)batches + number * (int64_t)sizeof batch, sizeof batch);
         if (row == NULL || batch.magic < 0) {
             continue;
+        }
+        if (row->view != NULL) {
+            pt_look(row);
         }
         if (row->stamp != stamp) {
             row->stamp = stamp;

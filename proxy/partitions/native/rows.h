@@ -4,7 +4,7 @@
  * Owns: one pt_row for each partition, its producers, and the verdict on each produced batch. Must not know: Python, the
  * arena, sockets, clocks. proxy/partitions/ has the rules; each field's owner is the Python class that is named beside it.
  * Invariants: a row is changed by one thread; nothing is read outside the frames; a batch that is not plain is left to
- * Python, unchanged but for its verdict.
+ * Python, unchanged but for its verdict. Other processes see a row as pt_show has shown it last, and each keeps a copy.
  * The part between the cdef marks is fed to cffi unchanged. Batches and answers: protocol/native/ordinary.h. */
 #ifndef ROWS_H
 #define ROWS_H
@@ -27,6 +27,15 @@
 #define PT_AS_SENT 3
 #define PT_UNJUDGED 4           /* acknowledged, and not yet judged, or not stored after all */
 #define PT_FORWARDED 5          /* not acknowledged */
+/* flags of a shown row */
+#define PT_SHOWN_FOLLOWED 1
+#define PT_SHOWN_FROZEN 2
+#define PT_SHOWN_ZSTD 4
+#define PT_SHOWN_OLD_FORMAT 8
+#define PT_SHOWN_GAP 16
+#define PT_SHOWN_COMPACTED 32
+#define PT_SHOWN_RECALLING 64
+#define PT_SHOWN_ABORTED 64     /* aborted transactions that are shown */
 /* of a stored batch, what is left for Python */
 #define PT_LEFT_TAIL 1          /* acknowledgements have crossed: look for the end of the run at the tail */
 #define PT_LEFT_TRANSACTIONS 2  /* tell its offsets to Transactions */
@@ -67,7 +76,10 @@ typedef struct {                /* Lease */
     double until;
 } pt_lease;
 
+typedef struct pt_view pt_view;
+
 typedef struct {                /* times are seconds of a monotonic clock; offsets and epochs are -1 while unknown */
+    pt_view *view;              /* NULL: this process's own; else a copy of what another one shows */
     const pt_fidelity *fidelity;
     const pt_lease *lease;
     pt_ledger ledger;
@@ -95,6 +107,35 @@ typedef struct {                /* times are seconds of a monotonic clock; offse
     /* of the request that pt_forward noted last for it: its stamp, and the batch's place */
     int64_t stamp, forwarded_at;
 } pt_row;
+
+typedef struct {                /* an aborted transaction: Aborted */
+    int64_t marker, first, producer_id, stable;
+} pt_aborted;
+
+typedef struct {                /* of one partition, in memory that processes share: shown by one of them */
+    uint64_t version;           /* odd while it is being written */
+    uint64_t era;               /* another one: nothing that was read from the arena before may be served */
+    int64_t acknowledged_end;   /* the only word that others write, too */
+    int64_t lease;              /* number of the shared lease, -1: `until` is of this partition alone */
+    double until, proven_at;
+    int64_t slot;
+    int64_t epoch, led_epoch, suggested_epoch;
+    int64_t high_watermark, last_stable_offset, log_start_offset;
+    int64_t tail, probe_offset, produced_from, young_from;
+    int64_t known_from, observed_end, first_open;
+    int64_t generation, equal_codecs, log_append_time;
+    int64_t flags;              /* PT_SHOWN_* */
+    int64_t aborted;            /* how many are listed; those before have raised known_from */
+    pt_aborted list[64];        /* at the end: only what is listed is copied */
+} pt_shown;
+
+struct pt_view {                /* what a process has seen of it last */
+    const pt_shown *shown;
+    const pt_lease *leases;     /* the shared ones */
+    pt_lease lease;             /* that of this partition alone */
+    pt_fidelity fidelity;
+    pt_shown seen;
+};
 
 typedef struct {                /* a produced batch in flight, and its partition when it was forwarded */
     pt_row *row;
@@ -185,5 +226,23 @@ void pt_find_limits(pt_row *const *rows, const pt_asked *asked, int64_t count, i
 void pt_settle(const pt_row *row, const pt_asked *asked, int64_t number, int64_t stable_offset, pt_judged *out);
 /* Takes those back whose stored run does not reach their least end. */
 void pt_find_stored(pt_judged *out);
+/* shown.c. Shows the row to others. `lease`: number of its shared lease, -1: it has one of its own. `stable_offset`: the last stable
+ * offset as far as it is known. The last of `count` aborted transactions are shown. Nothing is written where all is as it was shown. Returns
+ * whether anything was. */
+int pt_show(const pt_row *row, pt_shown *shown, int64_t lease, int64_t stable_offset, _Bool is_recalling,
+            const pt_aborted *aborted, int64_t count);
+/* Begins another era before what is in the arena changes in any way but by appending, or the row stands for nothing any more. */
+void pt_show_end(pt_shown *shown);
+/* A new row that follows what is shown; NULL: no memory. */
+pt_row *pt_new_view(const pt_shown *shown, const pt_lease *leases, int64_t slot);
+/* Copies what has been shown since, if anything. One that stands for another slot by now is not followed. */
+void pt_look(pt_row *row);
+/* Whether all rows are of the era that was seen: what was found in the arena since is theirs. */
+_Bool pt_is_current(pt_row *const *rows, int64_t count);
+/* Shows all processes which of the `count` batches the broker has acknowledged, in the epoch in which each was forwarded. */
+void pt_tell_all(const pt_forwarded *forwarded, int64_t count);
+/* Puts this process's rows in the place of the numbers that another one wrote into `row` of each; `rows` has `room` of them, NULL
+ * where there is none. Of the `count` batches those without a row go. Returns how many are left. */
+int64_t pt_adopt(pt_forwarded *forwarded, int64_t count, pt_row *const *rows, const int64_t *slots, int64_t room);
 /* cdef end */
 #endif

@@ -1,0 +1,59 @@
+"""One worker's share of the bounds of a configuration that several workers serve.
+
+Owns which bounds are of the whole group. Must not know who keeps them. Invariants: all shares together are
+within the bound, but for bounds below the number of workers, of which each has one; what several workers
+count together (quotas, the disk throttle) is not shared out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeVar
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from proxy.config.isolation import Slots
+    from proxy.config.model import Config
+
+M = TypeVar("M", bound="BaseModel")
+
+SHARED_LIMITS: Final = (
+    "request_memory_bytes",
+    "response_memory_bytes",
+    "max_connections",
+    "connections_per_address",
+    "connection_rate_per_address",
+    "parked_fetches",
+    "fetch_sessions",
+    "fetch_session_partitions",
+)
+SHARED_QUEUES: Final = ("queue_requests", "queue_size_bytes")
+SHARED_SLOTS: Final = ("floor", "initial", "ceiling")
+
+
+def share_config(config: Config, workers: int) -> Config:
+    """The configuration of one of `workers` workers."""
+    limits, isolation = config.limits, config.isolation
+    least = {
+        "request_memory_bytes": limits.max_request_frame_bytes,
+        "response_memory_bytes": limits.connection_response_memory_bytes,
+    }
+    shared_limits = _share(limits, SHARED_LIMITS, workers, least)
+    slots: dict[str, Slots] = {
+        name: _share(getattr(isolation, name), SHARED_SLOTS, workers)
+        for name in ("data_slots", "control_slots")
+    }
+    queues = _share(isolation, SHARED_QUEUES, workers).model_copy(update=slots)
+    return config.model_copy(update={"limits": shared_limits, "isolation": queues})
+
+
+def _share(
+    model: M, names: tuple[str, ...], workers: int, least: dict[str, int] | None = None
+) -> M:
+    """`model` with a share of each of its bounds `names`, of 0 nothing; at least `least`."""
+    update = {}
+    for name in names:
+        whole = getattr(model, name)
+        share = max(whole // workers, (least or {}).get(name, 1), 1)
+        update[name] = min(share, whole)
+    return model.model_copy(update=update)

@@ -1,0 +1,181 @@
+"""A worker's broker: all that `proxy.broker.Broker` is, with the keeper's knowledge of partitions.
+
+Owns the join of the link to the keeper with the rooms of a request. Must not know sockets.
+Invariants: nothing is stored or dropped here; acknowledged Produces go to the keeper in the order of
+their acknowledgements.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from blockcache.arena_file import ArenaMemory
+from proxy.broker import Broker
+from proxy.keeper import messages
+from proxy.keeper.asked_throttle import AskedThrottle
+from proxy.keeper.keeper_link import AskedFetcher, AskedTopics, KeeperLink, is_current
+from proxy.keeper.seen import SeenPartitions
+from proxy.keeper.shown import find_place
+from proxy.partitions import forwarded as batches
+from proxy.partitions._rows import ffi, lib
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from blockcache.cache import BlockCache
+    from metrics.access_log import AccessLog
+    from protocol.primitives import Frame
+    from proxy.config.model import Config
+    from proxy.partitions.forwarded import ForwardedBatches
+    from proxy.partitions.table import Partition, Waiter
+    from proxy.partitions.topics import Topic
+    from proxy.scheduling.disk_throttle import DiskThrottle
+
+NO_SLOT = -1
+NOWHERE = (ffi.new("pt_store *"), False, 0.0)
+
+
+class AskedSettings:
+    """What asks about topics' settings, in a worker: the keeper does."""
+
+    def tick(self, _now: float) -> None:
+        """Nothing is due here."""
+
+
+class WorkerBroker(Broker):
+    """The broker of a process that sees what the keeper shows."""
+
+    partitions: SeenPartitions
+    sees = True
+    lends = False
+
+    def __init__(
+        self,
+        config: Config,
+        cache: BlockCache,
+        access_log: AccessLog | None,
+        version: str,
+        now: Callable[[], float],
+        address: bytes,
+        number: int,
+        on_scrape: Callable[[], bytes],
+        on_reload: Callable[[], object],
+    ) -> None:
+        self.now = now
+        self.link = KeeperLink(self, address, number, on_scrape, on_reload)
+        super().__init__(config, cache, access_log, version, now)
+
+    def build_partitions(self, limit: int, _transactions_limit: int) -> Any:
+        """As its base."""
+
+        def ask(topic_id: bytes, index: int) -> bool:
+            return self.link.send(messages.FOLLOW, topic_id, index)
+
+        return SeenPartitions(self.cache, limit, ask)
+
+    def build_replica_fetcher(self) -> Any:
+        """As its base."""
+        return AskedFetcher(self)
+
+    def build_disk_throttle(self) -> DiskThrottle:
+        """As its base."""
+        self.asked_throttle = AskedThrottle(self)
+        return self.asked_throttle
+
+    def build_compaction_policies(self) -> Any:
+        """As its base."""
+        return AskedSettings()
+
+    def build_topic_lookup(self) -> Any:
+        """As its base."""
+        return AskedTopics(self)
+
+    # -- the keeper --------------------------------------------------------------------------------
+
+    def attach_cache(self, arena_fd: int, number: int) -> None:
+        """Read from the keeper's arena from now on; owns its descriptor. Raises ArenaError."""
+        self.cache.become(ArenaMemory(arena_fd), number)
+
+    def lose_keeper(self) -> None:
+        """The keeper is gone: nothing is known of any partition."""
+        self.routes.clear()
+        for topic in self.topics.list_all():
+            self.topics.forget(topic)
+        self.partitions.drop_all()
+        self.asked_throttle.lose_keeper()
+
+    def wake_all(self, wakeups: Mapping[Waiter, Partition]) -> None:
+        """Wake each waiter, with the partition that has changed."""
+        for waiter, partition in wakeups.items():
+            self.attempt(partial(waiter.wake, partition), "waking a fetch")
+
+    def confirms(self, partitions: Iterable[Partition | None]) -> bool:
+        """Whether what was found of these partitions in the arena may be served."""
+        return is_current(partitions)
+
+    # -- what a worker does otherwise --------------------------------------------------------------
+
+    def admit(
+        self,
+        frame: Frame,
+        version: int,
+        forwarded: ForwardedBatches,
+        answer: Frame,
+        produced: tuple[Any, int],
+        now: float,
+    ) -> None:
+        """Show the acknowledged ends to all, and have the keeper store the batches."""
+        said = batches.admit(forwarded, frame, answer, produced, NOWHERE)
+        if not said.acknowledged:
+            return
+        native, count, partitions = forwarded
+        lib.pt_tell_all(native, count)
+        for partition in partitions:
+            if partition is not None:
+                for waiter in list(partition.parked):
+                    waiter.note_acknowledged(partition)
+        slots = ffi.new("int64_t[]", count)
+        for number in range(count):
+            one = native[number]
+            partition = partitions[one.number]
+            assert partition is not None
+            is_known = self.partitions.by_slot.get(partition.slot) is partition
+            slots[number] = (
+                partition.slot if is_known else NO_SLOT
+            )  # forwarded under another keeper
+            one.row = ffi.cast("pt_row *", find_place(partition.slot))
+            one.verdict = lib.PT_FORWARDED
+        sent = self.link.send(
+            messages.ADMIT,
+            version,
+            frame,
+            answer,
+            bytes(ffi.buffer(native)),
+            bytes(ffi.buffer(slots)),
+        )
+        if not sent:
+            self.link.refused += 1
+
+    def invalidate(self, partition: Partition, _from_offset: int, _reason: str) -> None:
+        """The keeper asks the broker."""
+        self.link.send(messages.DOUBT, partition.slot)
+
+    def distrust(self, topic: Topic, _reason: str) -> None:
+        """The keeper drops what it has stored of it."""
+        found = [one.slot for one in self.partitions if one.topic is topic]
+        if found:
+            self.link.send(messages.MISMATCH, found, found[0])
+
+    def forget(self, partition: Partition, _reason: str) -> None:
+        """The keeper forgets partitions."""
+
+    def forget_topic(self, topic_id: bytes) -> None:
+        """The keeper has said that the broker does not know it."""
+        topic = self.topics.find(topic_id)
+        if topic is None:
+            return
+        self.routes.clear()
+        self.topics.forget(topic)
+        for partition in [one for one in self.partitions if one.topic.id == topic_id]:
+            self.partitions.drop(partition.topic, partition.index)
