@@ -3,7 +3,8 @@
 Owns the rules' meaning (metrics/catalog.py has each family's), and the form in which a process sends its samples. Must
 not know sockets or clocks: ages are arguments. Invariants:
 * a counter never falls but when the keeper is another one: what a worker had counted stays when it ends, and a worker
-  that is older than the keeper counts from the keeper's first look at it. A keeper's end thus looks like any restart.
+  that is older than the keeper counts from the keeper's first look at it. A keeper's end thus looks like any restart,
+  but for one in the first START_S seconds of the workers.
 * what comes from another process is data alone: bounded, of this version, or refused.
 """
 
@@ -20,6 +21,8 @@ LARGEST_BYTES: Final = 4 << 20
 """Of one process's samples: some 50 KB, and 100 bytes for each further series, as of disks and listeners."""
 REMEMBERED: Final = 64
 """Workers that ended whose counters are kept apart; those of earlier ones are summed up."""
+START_S: Final = 30.0
+"""A worker that is older than the keeper by less was started with it: all that it has counted is shown."""
 _BOOT: Final = "forebay_boot_info"
 
 SeriesKey = tuple[str, tuple[str, ...]]
@@ -184,7 +187,7 @@ class Group:
             except BadSamples:
                 self.refused += 1
                 continue
-            self._take(found, is_older=found.age_s > age_s)
+            self._take(found, is_older=found.age_s > age_s + START_S)
             gauges.append([one for one in found.samples if not is_counted(one)])
         self._forget_old()
         counted = [one.counted for one in self._workers.values()]
