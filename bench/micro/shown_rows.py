@@ -9,10 +9,11 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from proxy.keeper.segment import attach_segment, open_segment
-from proxy.keeper.seen import SeenPartition
-from proxy.keeper.shown import ShownPartitions
 from proxy.partitions._rows import lib
+
+from proxy.keeper.seen import SeenPartition
+from proxy.keeper.segment import attach_segment, open_segment
+from proxy.keeper.shown import ShownPartitions
 from proxy.partitions.table import Partition
 from proxy.partitions.topics import Topic
 

@@ -145,6 +145,10 @@ class SeenPartition(Partition):
         """Not None while the keeper looks for transactions in stored batches."""
         return RECALLING if self.row.view.seen.flags & lib.PT_SHOWN_RECALLING else None
 
+    def seen_end(self, stored_end: int) -> int:
+        """As its base: what is stored beyond the tail that was shown is not judged yet."""
+        return min(stored_end, self.tail)
+
     def look(self, now: float) -> None:
         """Copy the row anew."""
         lib.pt_look(self.row)

@@ -116,6 +116,10 @@ class Partition:
             return int(row.probe_offset)
         return int(high_watermark if tail < 0 else min(tail, high_watermark))
 
+    def seen_end(self, stored_end: int) -> int:
+        """Return up to where stored batches may be read, which are contiguous up to `stored_end`."""
+        return stored_end
+
     def has_unseen(self, offset: int) -> bool:
         """True if the broker acknowledged records from `offset` on in this leader epoch that no
         Fetch has shown yet. The known HW is then out of date.

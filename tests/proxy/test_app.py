@@ -22,6 +22,7 @@ from proxy.config.model import Config
 from proxy.sockets import bind_all
 from proxy.supervisor.figures import Figures
 from proxy.supervisor.handover import ConfigInForce, Handover
+from proxy.supervisor.role import Role
 from tests.kit.broker.settings import HOST
 from tests.proxy.event_loop import PATIENCE_S, until
 from tests.proxy.followed_partition import known
@@ -43,7 +44,7 @@ def build_config(**addresses):
 
 
 async def test_the_whole_arena_is_prefaulted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "PREFAULT_STEP_BYTES", 300_000)
+    monkeypatch.setattr(memory_and_log, "PREFAULT_STEP_BYTES", 300_000)
     cache = BlockCache(1 << 20)
     assert cache.resident_bytes < 1 << 18
     await memory_and_log.prefault(cache)
@@ -123,10 +124,10 @@ async def test_heart_beats_while_the_arena_is_allocated(monkeypatch: pytest.Monk
     config = build_config()
     may_go_on, opened = threading.Event(), memory_and_log.open_cache
 
-    def open_slowly(config: Config, memory: ArenaMemory | None) -> BlockCache:
+    def open_slowly(config: Config, memory: ArenaMemory | None, role: Role) -> BlockCache:
         may_go_on.wait(PATIENCE_S)
         assert memory is not None and memory.fd == arena.fd
-        return opened(config, memory)
+        return opened(config, memory, role)
 
     monkeypatch.setattr(app, "open_cache", open_slowly)
     reader, writer = os.pipe()

@@ -34,6 +34,12 @@ static void judge_below(const pt_row *row, const pt_asked *asked, int64_t number
         out->limits[number] = is_at_end ? PT_AT_END_BELOW - limit : PT_UNREADABLE;
         return;
     }
+    if (row->view != NULL) { /* what is stored beyond the tail that was shown is not judged yet */
+        limit = least(limit, row->tail);
+        if (offset >= limit) {
+            return;
+        }
+    }
     int64_t end = offset + 1;
     if (row->fidelity->may_be_compacted) { /* a missing tombstone may delete a stored value */
         int64_t tail = least(limit, row->tail);
