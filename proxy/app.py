@@ -348,7 +348,7 @@ async def serve(
     handle_signals(stopping.set)
     config = handover.config
     if handover.role is Role.WORKER:
-        config, read = take_share(config, read)
+        config, read = take_share(config, handover.read_in_force)
     every_s = config.supervisor.heartbeat_timeout_s / BEATS
     heartbeat = HeartbeatSender(handover.heartbeat, every_s, stopping.set)
     heartbeat.start()
@@ -357,7 +357,12 @@ async def serve(
     except ArenaError as error:
         log.error("cannot start: %s", error)
         return 1
-    keep = handover.in_force.write
+
+    def keep(config: Config) -> None:
+        handover.in_force.write(config)
+        if handover.role is Role.KEEPER:
+            heartbeat.tell_reloaded()
+
     forebay = Forebay(
         config,
         own_log,
@@ -389,17 +394,14 @@ async def serve(
     return 0
 
 
-def take_share(
-    config: Config, read: Callable[[], Loaded] | None
-) -> tuple[Config, Callable[[], Loaded]]:
+def take_share(config: Config, read: Callable[[], Loaded]) -> tuple[Config, Callable[[], Loaded]]:
     """The configuration of one of several workers, and what loads it again."""
-    share = share_config(config, config.workers)
 
     def read_share() -> Loaded:
-        loaded = Loaded(config, {}, (), ()) if read is None else read()
+        loaded = read()
         return dataclasses.replace(loaded, config=share_config(loaded.config, config.workers))
 
-    return share, read_share
+    return share_config(config, config.workers), read_share
 
 
 def end_for_successor(stopping: asyncio.Event, has_successor: asyncio.Event) -> None:

@@ -269,7 +269,9 @@ def explain_unreadable(
             asked, partition, ReadState.MISS, plan_absent(cache, partition, offset), -1
         )
     is_at_end = 0 <= limit <= offset <= leader_state.high_watermark
-    stored_end = -1 if is_at_end else partition.seen_end(cache.contiguous_end(partition.slot, offset))
+    stored_end = (
+        -1 if is_at_end else partition.seen_end(cache.contiguous_end(partition.slot, offset))
+    )
     is_stored = stored_end > offset
     if not (is_at_end or is_stored or offset >= partition.tail):
         offsets_known = offset <= limit and not may_follow

@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from blockcache.arena_file import ArenaMemory
 from proxy.config import model
+from proxy.config.load import Loaded
 from proxy.config.model import Config
+from proxy.config.yaml_file import ConfigError
 from proxy.sockets import Sockets
 from proxy.supervisor.figures import Figures
 from proxy.supervisor.role import Role
@@ -113,6 +115,15 @@ class Handover:
     role: Role = Role.ALONE
     number: int = 0
     keeper: socket.socket | bytes | None = None
+
+    def read_in_force(self) -> Loaded:
+        """What a worker loads at a reload: the configuration that the keeper has put in force. Raises ConfigError: the
+        next one is being written just now, and will be told of.
+        """
+        config = self.in_force.read()
+        if config is None:
+            raise ConfigError(["the keeper is putting another configuration in force"])
+        return Loaded(config, {}, (), ())
 
     def list_descriptors(self) -> Iterator[int]:
         """All that the process inherits."""

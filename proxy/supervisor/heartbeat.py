@@ -1,7 +1,8 @@
 """Heartbeat: a worker's pipe to the supervisor.
 
 Owns the pipe's writing end. Must not know what the worker does. Each beat is one byte, which says
-whether clients are accepted. Invariants: a beat comes from the event loop, so that it stops when the
+whether clients are accepted; a keeper's may be followed by one that says that another configuration is in
+force. Invariants: a beat comes from the event loop, so that it stops when the
 loop hangs; a full pipe holds nobody.
 """
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("forebay")
 
-STARTING, READY = b"s", b"r"
+STARTING, READY, RELOADED = b"s", b"r", b"c"
 BEATS = 6
 """Beats within `supervisor.heartbeatTimeout`."""
 
@@ -32,6 +33,7 @@ class HeartbeatSender:
         self._every_s = every_s
         self._orphaned = orphaned
         self._state = STARTING
+        self._news = b""
         self.is_orphaned = False
         """Whether the supervisor is gone."""
         os.set_blocking(fd, False)
@@ -46,10 +48,18 @@ class HeartbeatSender:
         self._state = READY
         self._beat()
 
+    def tell_reloaded(self) -> None:
+        """Say once that another configuration is in force; with a later beat if the pipe is full."""
+        self._news = RELOADED
+        self._beat()
+
     def _beat(self) -> bool:
         """Returns False if the supervisor is gone."""
         try:
-            os.write(self._fd, self._state)
+            os.write(
+                self._fd, self._state + self._news
+            )  # two bytes are written at once or not at all
+            self._news = b""
         except BlockingIOError:
             pass  # the supervisor stands still, and finds the beats before this one
         except BrokenPipeError:

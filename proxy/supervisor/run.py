@@ -92,7 +92,14 @@ class Supervisor:
         self._fallback = Fallback(config, sockets, self._figures, version)
         self._keeper_socket = listen_for_workers() if config.workers > 1 else None
         self._spawner = Spawner(
-            config, command, arguments, sockets, arena, self._figures, self._keeper_socket
+            config,
+            command,
+            arguments,
+            sockets,
+            arena,
+            self._figures,
+            self._keeper_socket,
+            self._reload_workers,
         )
         self._stopping = asyncio.Event()
         self._keeper: Post | None = None
@@ -222,16 +229,20 @@ class Supervisor:
             log.error("dropped the cache: its content may be wrong, or the reason of the end")
 
     def _reload(self) -> None:
-        """SIGHUP: all processes read the configuration again, and the keeper's is in force. Without one that is
-        ready, it cannot be checked, and stays as it is. A worker that is starting reads it once it is ready.
+        """SIGHUP: the one worker, or the keeper, reads the configuration again. Without one that is ready, it cannot be
+        checked, and stays as it is.
         """
-        if not self._main.is_ready:
+        if self._main.worker is not None and self._main.is_ready:
+            self._main.worker.send_signal(signal.SIGHUP)
+        else:
             log.warning("ignoring SIGHUP: no worker is ready to reload the configuration")
-            return
-        for post in self._posts:
-            if post.worker is not None and post.is_ready:
-                post.worker.send_signal(signal.SIGHUP)
+
+    def _reload_workers(self) -> None:
+        """The keeper has put another configuration in force: workers take it, one that is starting once it is ready."""
         workers = self._spawner.list_running(Role.WORKER)
+        for one in workers:
+            if one.is_ready:
+                one.send_signal(signal.SIGHUP)
         self._to_reload = {one for one in workers if not one.is_ready}
 
     def _stop(self) -> None:

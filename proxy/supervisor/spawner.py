@@ -44,8 +44,11 @@ class Spawner:
         arena: ArenaMemory | None,
         figures: Figures,
         keeper: socket.socket | None,
+        on_reloaded: Callable[[], object] = lambda: None,
     ) -> None:
-        """`command` starts a worker. `keeper`: the keeper's listening socket, where there is one."""
+        """`command` starts a worker. `keeper`: the keeper's listening socket, where there is one. `on_reloaded`:
+        called when a keeper has put another configuration in force.
+        """
         self.config = config
         self.in_force = ConfigInForce()
         self._command = command
@@ -54,6 +57,7 @@ class Spawner:
         self._arena = arena
         self._figures = figures
         self._keeper = keeper
+        self._on_reloaded = on_reloaded
         self.running: dict[WorkerProcess, tuple[Role, int]] = {}
         """Role and number of each process."""
 
@@ -77,7 +81,12 @@ class Spawner:
             return self._build_handover(heartbeat, role, number, is_successor)
 
         process = WorkerProcess(
-            self._command, build_handover, self.config, on_ready, self._note_starved
+            self._command,
+            build_handover,
+            self.config,
+            on_ready,
+            self._note_starved,
+            on_reloaded=self._on_reloaded,
         )
         self.running[process] = role, number
         process.ended.add_done_callback(lambda _end: self._forget(process))

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from proxy.supervisor.handover import write_handover
-from proxy.supervisor.heartbeat import BEATS, READY
+from proxy.supervisor.heartbeat import BEATS, READY, RELOADED
 from proxy.supervisor.oom_kills import count_oom_kills
 from proxy.supervisor.starvation import count_own_s, read_usage
 
@@ -71,7 +71,8 @@ class WorkerEnd:
 class WorkerProcess:
     """A running worker. `ended` gives its WorkerEnd, `silent` is done once it is killed for its
     silence, `retired` once another worker has its place. `on_ready` is called once, when it accepts
-    clients; `on_starved` when it has been silent for too long, for want of a processor.
+    clients; `on_starved` when it has been silent for too long, for want of a processor; `on_reloaded` when it has put
+    another configuration in force.
     """
 
     def __init__(
@@ -82,12 +83,13 @@ class WorkerProcess:
         on_ready: Callable[[], object],
         on_starved: Callable[[], object] = lambda: None,
         count_oom_kills: Callable[[], int] = count_oom_kills,
+        on_reloaded: Callable[[], object] = lambda: None,
     ) -> None:
         """Start the process: `command` and the descriptor of what `handing` gives for the
         descriptor of its heartbeat. Raises OSError.
         """
         self._loop = asyncio.get_running_loop()
-        self._on_ready, self._on_starved = on_ready, on_starved
+        self._on_ready, self._on_starved, self._on_reloaded = on_ready, on_starved, on_reloaded
         self._count_oom_kills, self._oom_kills = count_oom_kills, count_oom_kills()
         self._heartbeat, theirs = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         given = handing(theirs)
@@ -133,6 +135,8 @@ class WorkerProcess:
             if READY in beats and not self.is_ready:
                 self.is_ready = True
                 self._on_ready()
+            if RELOADED in beats:
+                self._on_reloaded()
 
     def _tick(self) -> None:
         former, self._usage = self._usage, read_usage(self.pid)

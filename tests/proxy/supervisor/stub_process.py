@@ -3,7 +3,7 @@
 Owns what it takes from the handover, read as plain values, so that it starts in milliseconds. Each thing that happens
 is a line of JSON in `events`. Files in `orders` say what it does at its start: `ROLE-NUMBER`, or `ROLE`, with words of
 `exit CODE`, `late` (not ready before the file is gone), `mute` (no heartbeat), `stay` (ignores the signals at which
-it should end).
+it should end), `refuse` (of the keeper, at any time: reloads are refused).
 Arguments: the directory, and the handover's descriptor, which the supervisor appends.
 """
 
@@ -119,6 +119,8 @@ class Stub:
     def take_signals(self, stays):
         for number in os.read(self.signals, 64):
             self.tell("signal", name=signal.Signals(number).name)
+            if number == signal.SIGHUP and self.role == "keeper" and "refuse" not in self.order:
+                os.write(self.given["heartbeat"], b"rc")
             if number != signal.SIGHUP and not stays:
                 self.drain()
 

@@ -9,7 +9,8 @@ import pytest
 
 from blockcache.arena_file import open_file
 from proxy.config.model import Config
-from proxy.sockets import bind_all, find_address, listen_for_workers
+from proxy.config.yaml_file import ConfigError
+from proxy.sockets import Sockets, bind_all, find_address, listen_for_workers
 from proxy.supervisor import handover
 from proxy.supervisor.figures import UPGRADES, Figures
 from proxy.supervisor.handover import (
@@ -98,6 +99,19 @@ def test_a_process_of_several_is_told_its_role(role: Role, number: int) -> None:
         one.detach()
     sockets.close()
     keeper.close()
+    for fd in (reader, writer, in_force.fd, figures.fd):
+        os.close(fd)
+
+
+def test_a_worker_reloads_what_is_in_force_or_nothing() -> None:
+    start, later = (build_config({("limits", "idleTimeout"): idle}) for idle in ("1h", "2h"))
+    in_force, figures = ConfigInForce(), Figures()
+    reader, writer = os.pipe()
+    given = Handover(start, in_force, (), Sockets(((),), ()), writer, None, figures)
+    with pytest.raises(ConfigError, match="another configuration"):
+        given.read_in_force()
+    in_force.write(later)
+    assert given.read_in_force().config == later
     for fd in (reader, writer, in_force.fd, figures.fd):
         os.close(fd)
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from proxy.supervisor.heartbeat import READY, STARTING, HeartbeatSender
+from proxy.supervisor.heartbeat import READY, RELOADED, STARTING, HeartbeatSender
 
 
 async def test_beats_tell_whether_clients_are_accepted() -> None:
@@ -48,4 +48,26 @@ async def test_without_a_reader_the_worker_is_told(caplog: pytest.LogCaptureFixt
     async with asyncio.timeout(60):
         await orphaned.wait()
     assert "the supervisor is gone" in caplog.text
+    os.close(writer)
+
+
+async def test_another_configuration_is_told_once_and_not_lost_in_a_full_pipe() -> None:
+    reader, writer = os.pipe()
+    beats = HeartbeatSender(writer, 60.0, lambda: None)
+    beats.start()
+    beats.tell_reloaded()
+    assert os.read(reader, 100) == STARTING + STARTING + RELOADED
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"x")
+    beats.tell_reloaded()
+    os.read(reader, 4096)
+    os.set_blocking(reader, False)
+    beats.become_ready()
+    seen = b""
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            seen += os.read(reader, 4096)
+    assert seen.lstrip(b"x") == READY + RELOADED
+    os.close(reader)
     os.close(writer)
