@@ -38,6 +38,8 @@ log = logging.getLogger("forebay.keeper")
 
 RETRY_S: Final = 0.1
 USED_EVERY_S: Final = 1.0
+UNCOVERED_S: Final = 0.2
+"""How long requests go to the broker after the keeper could not ask, in seconds."""
 UNHELD_S: Final = 5.0
 """How long a partition stays held at the keeper after the last Fetch that waited on it, in seconds."""
 HELLO_BYTES: Final = 4096
@@ -210,6 +212,7 @@ class KeeperLink:
         if partition is not None:
             partition.open_polls = 0
             partition.is_held = False
+            partition.uncovered_until = self._broker.now() + UNCOVERED_S
             partition.wake_parked()
 
     def _scrape(self, number: int) -> None:
@@ -263,9 +266,11 @@ class AskedFetcher:
         self._asked: set[SeenPartition] = set()
 
     def cover(self, partition: SeenPartition, _link: object) -> bool:
-        """As `ReplicaFetcher.cover`."""
+        """As `ReplicaFetcher.cover`. Where the keeper could not ask, it is tried again after UNCOVERED_S."""
         if partition.open_polls and partition.is_held:
             return True
+        if self._broker.now() < partition.uncovered_until:
+            return False
         if not self._broker.link.send(messages.COVER, partition.slot):
             return False
         partition.is_held = True
@@ -280,7 +285,7 @@ class AskedFetcher:
 
     def ask(self, partition: SeenPartition, _link: object, asked: Any = None) -> bool:
         """As `ReplicaFetcher.ask`, once in a turn of the event loop."""
-        if not partition.is_followed:
+        if not partition.is_followed or self._broker.now() < partition.uncovered_until:
             return False
         if partition in self._asked:
             return True

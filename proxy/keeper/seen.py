@@ -108,9 +108,11 @@ class SeenTransactions:
 
 
 class SeenPartition(Partition):
-    """A partition that the keeper follows. `is_held`: the keeper counts this worker among its waiters."""
+    """A partition that the keeper follows. `is_held`: the keeper counts this worker among its waiters.
+    `uncovered_until`: when it may be asked again after it could not ask the broker, in seconds.
+    """
 
-    __slots__ = ("is_held",)
+    __slots__ = ("is_held", "uncovered_until")
 
     def __init__(self, segment: Segment, topic: Topic, index: int, slot: int, place: int) -> None:
         row = lib.pt_new_view(segment.find(place), segment.leases, slot)
@@ -131,6 +133,7 @@ class SeenPartition(Partition):
         self.back_off = BackOff()
         self.missed_from = None
         self.is_held = False
+        self.uncovered_until = NEVER
 
     def _keep(self, segment: Segment, row: Any) -> None:
         """Own `row`, which reads the mapping of `segment`."""

@@ -145,16 +145,18 @@ class WorkerLink:
 
     def _follow(self, topic_id: bytes, index: int) -> None:
         broker = self._broker
-        topic = broker.topics.find(topic_id)
-        partition = None if topic is None else broker.partitions.follow(topic, index)
-        if partition is None:
-            self._send(messages.FOLLOWED, topic_id, index, -1)
-            return
-        partition.wanted_at = broker.now()
-        broker.replica_fetcher.ask(partition, None)
-        broker.shown.show(partition)
-        self._known[partition.slot] = partition
-        self._send(messages.FOLLOWED, topic_id, index, partition.slot)
+        slot = -1
+        try:
+            topic = broker.topics.find(topic_id)
+            partition = None if topic is None else broker.partitions.follow(topic, index)
+            if partition is not None:
+                partition.wanted_at = broker.now()
+                broker.replica_fetcher.ask(partition, None)
+                broker.shown.show(partition)
+                self._known[partition.slot] = partition
+                slot = partition.slot
+        finally:  # the worker asks no second time before it is answered
+            self._send(messages.FOLLOWED, topic_id, index, slot)
 
     def _cover(self, slot: int) -> None:
         partition, broker = self._known.get(slot), self._broker
