@@ -28,6 +28,7 @@ from blockcache.arena_file import ArenaError
 from metrics.access_log import AccessLog, ListenerAddress
 from metrics.collector import Exposition
 from metrics.merge import Group, pack_samples
+from metrics.process_usage import read_usage
 from proxy.admin.access import METRICS, AdminAccess
 from proxy.admin.http import (
     PROMETHEUS_TEXT,
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from blockcache.cache import BlockCache
+    from metrics.collector import Sample
     from proxy.admin.log_queue import LogQueue
     from proxy.config.model import Config
     from proxy.keeper.keeper_link import KeeperLink
@@ -124,6 +126,7 @@ class Forebay:
         self.boot = secrets.token_hex(8)
         self._began = time.monotonic()
         self._group = Group()
+        self._process = f"worker-{number}" if role is Role.WORKER else role.value
         self.prefaulting: asyncio.Task[None] | None = None
         cache = open_cache(config, None) if cache is None else cache
         access_log = open_access_log(config, self.boot)
@@ -210,13 +213,17 @@ class Forebay:
 
     def pack_samples(self) -> bytes:
         """What this process counts, for the keeper."""
-        return pack_samples(collect(self), time.monotonic() - self._began)
+        return pack_samples(self._collect(), time.monotonic() - self._began)
+
+    def _collect(self) -> list[Sample]:
+        """The samples of this process of several."""
+        return [*collect(self), *read_usage(self._process)]
 
     async def _answer_metrics(self, keeper: KeeperServer) -> HttpResponse:
         """The counts of this process and of all workers."""
         packed = await keeper.scrape()
         age_s = time.monotonic() - self._began
-        exposition = Exposition(lambda: self._group.merge(collect(self), age_s, packed))
+        exposition = Exposition(lambda: self._group.merge(self._collect(), age_s, packed))
         return HttpResponse(exposition.render(), PROMETHEUS_TEXT)
 
     @property

@@ -79,6 +79,14 @@ def test_clients_work_through_an_upgrade_of_all(pair: Pair) -> None:
     assert "Traceback" not in pair.sidecar.log_path.read_text()
 
 
+def test_a_scrape_tells_what_each_process_uses(pair: Pair) -> None:
+    processes = ("keeper", "worker-1", "worker-2")
+    for name in ("cpu_seconds_total", "resident_memory_bytes", "open_fds"):
+        assert all(count(pair, f"forebay_process_{name}", one) > 0 for one in processes)
+    boots = [labels for name, *labels in pair.sidecar.metrics() if name == "forebay_boot_info"]
+    assert len(boots) == WORKERS + 1
+
+
 def test_a_reload_reaches_every_process(pair: Pair) -> None:
     with at_work(pair) as (writer, reader):
         os.kill(pair.sidecar.pid, signal.SIGHUP)
