@@ -13,6 +13,7 @@ import errno
 import logging
 import os
 import socket
+import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from proxy.config.units import Address
@@ -31,6 +32,7 @@ PAUSE_S = 1.0
 """Pause after accepting has failed (no descriptors left), as in asyncio's own servers."""
 PROBES = 10
 """Number of keepalive probes within `limits.idleTimeout`."""
+_CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
 _NO_FAMILY = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 
 
@@ -94,8 +96,8 @@ def bind(address: Address) -> tuple[socket.socket, ...]:
 
 def listen_for_workers() -> socket.socket:
     """A listening socket of the keeper, at an abstract address of this network namespace that the kernel chooses
-    (unix(7), autobind); `getsockname()` has its bytes. Whoever shares the namespace can connect: the keeper must ask
-    SO_PEERCRED who it is. Raises OSError.
+    (unix(7), autobind); `getsockname()` has its bytes. Whoever shares the namespace can connect: see
+    `is_of_this_user`. Raises OSError.
     """
     one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -106,6 +108,15 @@ def listen_for_workers() -> socket.socket:
         one.close()
         raise
     return one
+
+
+def is_of_this_user(worker: socket.socket) -> bool:
+    """Whether the process that has connected to the keeper runs as this process's user, as the kernel noted when it
+    connected (SO_PEERCRED): no other may have the arena.
+    """
+    found = worker.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, uid, _ = _CREDENTIALS.unpack(found)
+    return bool(uid == os.geteuid())
 
 
 def find_address(sockets: Sequence[socket.socket]) -> Address:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from blockcache.errors import ArenaTorn
 from proxy.keeper.messages import RELOAD, WORKER_GONE
 from proxy.keeper.worker_link import WorkerLink
+from proxy.sockets import is_of_this_user
 
 if TYPE_CHECKING:
     from proxy.keeper.broker import KeeperBroker
@@ -86,6 +87,10 @@ class KeeperServer:
 
     async def _greet(self, sock: socket.socket) -> None:
         """Learn which worker it is, and give it the memory."""
+        if not is_of_this_user(sock):
+            log.warning("a process of another user has connected to the keeper: it gets nothing")
+            sock.close()
+            return
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(GREETING_S):

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import socket
 
 import pytest
@@ -60,6 +61,16 @@ def test_the_keeper_is_at_an_address_that_is_no_file_and_its_backlog_is_bounded(
         assert waiting == sockets.KEEPER_BACKLOG + 1, "as unix(7) counts: one more than the backlog"
         keeper.accept()[0].close()
         worker.connect(address)
+
+
+def test_a_process_of_another_user_is_told_from_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    with listen_for_workers() as keeper, socket.socket(socket.AF_UNIX) as worker:
+        worker.connect(keeper.getsockname())
+        accepted, _ = keeper.accept()
+        with accepted:
+            assert sockets.is_of_this_user(accepted)
+            monkeypatch.setattr(os, "geteuid", lambda: 4711)
+            assert not sockets.is_of_this_user(accepted)
 
 
 def test_a_name_has_a_socket_for_each_of_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
