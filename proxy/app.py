@@ -203,7 +203,6 @@ class Forebay:
                 keeper,
                 number,
                 self.pack_samples,
-                lambda: self.reloader.request(),
             )
             return seen, None, seen.link
         if keeper is not None:
@@ -237,8 +236,6 @@ class Forebay:
 
     async def _answer_reload(self) -> HttpResponse:
         report = await self.reloader.reload()
-        if self.keeper is not None:
-            self.keeper.tell_reload()
         status = HTTPStatus.UNPROCESSABLE_ENTITY if report.errors else HTTPStatus.OK
         return json_answer(report.describe())._replace(status=status)
 

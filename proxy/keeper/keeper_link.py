@@ -47,9 +47,7 @@ HELLO_FDS: Final = 2
 
 
 class KeeperLink:
-    """The worker's link. `number`: of the worker. `on_scrape` returns its packed samples; `on_reload` is called
-    when the keeper has read the configuration again.
-    """
+    """The worker's link. `number`: of the worker. `on_scrape` returns its packed samples."""
 
     def __init__(
         self,
@@ -57,7 +55,6 @@ class KeeperLink:
         address: bytes,
         number: int,
         on_scrape: Callable[[], bytes],
-        on_reload: Callable[[], object],
     ) -> None:
         self._broker = broker
         self._address, self._number = address, number
@@ -83,7 +80,6 @@ class KeeperLink:
             messages.THROTTLED: self._throttled,
             messages.USAGE: self._learn_usage,
             messages.WORKER_GONE: self._worker_gone,
-            messages.RELOAD: on_reload,
         }
 
     @property

@@ -69,8 +69,6 @@ THROTTLED: Final = 29
 """(whether misses may have to wait)"""
 WORKER_GONE: Final = 30
 """(number of another worker)"""
-RELOAD: Final = 31
-"""(): the configuration was read again."""
 
 LENGTH = Struct("=I")
 LARGEST_BYTES: Final = 256 << 20

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from blockcache.errors import ArenaTorn
-from proxy.keeper.messages import RELOAD, WORKER_GONE
+from proxy.keeper.messages import WORKER_GONE
 from proxy.keeper.worker_link import WorkerLink
 from proxy.sockets import is_of_this_user
 
@@ -113,11 +113,6 @@ class KeeperServer:
     def attached(self) -> int:
         """How many workers are attached."""
         return len(self._broker.links)
-
-    def tell_reload(self) -> None:
-        """Have the workers read the configuration again."""
-        for link in list(self._broker.links.values()):
-            link.tell(RELOAD)
 
     async def scrape(self) -> list[bytes]:
         """What each worker counts, packed; of those that do not answer in time, nothing."""

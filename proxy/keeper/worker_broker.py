@@ -60,10 +60,9 @@ class WorkerBroker(Broker):
         address: bytes,
         number: int,
         on_scrape: Callable[[], bytes],
-        on_reload: Callable[[], object],
     ) -> None:
         self.now = now
-        self.link = KeeperLink(self, address, number, on_scrape, on_reload)
+        self.link = KeeperLink(self, address, number, on_scrape)
         super().__init__(config, cache, access_log, version, now)
 
     def build_partitions(self, limit: int, _transactions_limit: int) -> Any:
