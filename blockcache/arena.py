@@ -115,6 +115,8 @@ class Arena:
                 if not self.is_left or not memory.try_hold(holder):
                     raise ArenaInUse(f"another process is the arena's holder {holder}")
             elif memory.try_lock():
+                if not self.is_left and memory.find_living():
+                    raise ArenaInUse("other processes read from the arena, which has another size")
                 memory.allocate(size_bytes)
             elif not self.is_left:
                 raise ArenaInUse("another process writes to the arena, which has another size")

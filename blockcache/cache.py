@@ -8,9 +8,10 @@ past is recognised and refused; of several processes one inserts and evicts, the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from blockcache._pyfastcache import ffi, lib
+from blockcache.appending import make_appender
 from blockcache.arena import Arena, Hit
 from blockcache.arena_file import HOLDERS, ArenaError, open_memory
 from blockcache.errors import (
@@ -23,7 +24,7 @@ from blockcache.errors import (
 )
 from blockcache.layout import HEADER_BYTES, NODE_BYTES
 from blockcache.left import BROKEN, inspect_left
-from blockcache.results import Edges, Inserted
+from blockcache.results import Edges, Inserted, Span
 from blockcache.sections import plan_sections
 from blockcache.sending import Sender
 from blockcache.statistics import CacheStatistics, read_statistics
@@ -40,27 +41,10 @@ Buffer = bytes | bytearray | memoryview
 SIZE_MIN = 64 * 1024
 CLOCK_MAX = 1 << 62
 fc_contiguous_ends: Callable[..., int] = lib.fc_contiguous_ends
-PLACED_FIELDS = tuple(name for name, _ in ffi.typeof("fc_placed").fields)
-PLACED_WORDS: Final = len(PLACED_FIELDS)
-assert ffi.sizeof("fc_placed") == 8 * PLACED_WORDS
-RUN_END: Final = PLACED_FIELDS.index("run_end")
-CLOCK: Final = PLACED_FIELDS.index("clock")
-APPENDER: Final = tuple((name, field.offset) for name, field in ffi.typeof("fc_appender").fields)
-"""Fields of `BlockCache.appender`, and their places in bytes."""
 NOT_STORED, RECLAIM, TORN = lib.FC_NOT_STORED, lib.FC_RECLAIM, lib.FC_TORN
 IDENTITY_BYTES: Final[int] = lib.FC_IDENTITY_BYTES
 """The most that `BlockCache.note_identity` takes."""
 READS_ONLY = "this process only reads the arena: its keeper inserts, evicts and opens"
-
-
-class Span(NamedTuple):
-    """What a hit would be: offsets up to `next_offset`, `size_bytes` of batches. `is_cut`: a stored batch follows below
-    the limit offset.
-    """
-
-    next_offset: int
-    size_bytes: int
-    is_cut: bool
 
 
 class BlockCache:
@@ -141,19 +125,8 @@ class BlockCache:
         ahead = max(2 * self._a.block_max_bytes, data_bytes // 64)
         self.high_water_bytes: int = data_bytes - ahead
         self.low_water_bytes: int = data_bytes - 2 * ahead
-        append = ffi.addressof(lib, "fc_append_to")
         to = ffi.NULL if self.reads_only else self._a
-        self.appender = ffi.new("fc_appender *", (append, to, self.high_water_bytes))
-        """How C stores batches as a broker does (`fc_appender *`): `append` takes the arena, a buffer and its size,
-        places, how many of them are done and how many there are, and `used_max`.
-
-        Each place has PLACED_WORDS integers: slot, start and end in the buffer, the base offset and leader epoch that
-        the batch is stored with, RUN_END, which becomes where its run ends now, and CLOCK, which becomes what
-        `peek_admitted_bytes` was before it. RUN_END is negative where nothing was stored: something of it is there, it
-        may not enter, it is no such batch, or `eliminate` is due. The buffer stays as it is, or is memory of `reserve`,
-        where the batch lies then and stays. Where fewer are done than there are, or `arena` is NULL, `make_room` must
-        come first.
-        """
+        self.appender = make_appender(to, self.high_water_bytes)
 
     # Several processes
 
@@ -173,7 +146,7 @@ class BlockCache:
         arena = Arena(memory.size_bytes, memory, holder)
         a, is_shared = arena.header, False
         if a.layout == lib.FC_LAYOUT and a.size_bytes == memory.size_bytes:
-            is_shared = bool(a.shared)
+            is_shared = bool(a.shared and (a.is_open or a.torn))
         if not is_shared or lib.fc_release_holder(a, holder, holder) < 0:
             arena.close()
             if is_shared:

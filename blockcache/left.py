@@ -50,6 +50,7 @@ def inspect_left(arena: Arena, sections: Any) -> Left:
     keep, left = arena.view, arena.mapped
     if left.layout == 0:
         return Left("unfinished", "its process died while it made an empty one")
+    lib.fc_close(left)
     rc = lib.fc_take_over(left, sections, arena.memory.find_living())
     if rc in REFUSALS:
         return Left(*REFUSALS[rc])

@@ -1,6 +1,6 @@
 """What the cache says of a partition's index, and of an insertion.
 
-Owns two plain values in the order of their words in C (native/pyfastcache.h). Must not know who asks. Invariant: an
+Owns plain values in the order of their words in C (native/pyfastcache.h). Must not know who asks. Invariant: an
 offset that there is none of is -1.
 """
 
@@ -39,3 +39,13 @@ class Inserted(NamedTuple):
     conflict_offset: int
     skipped_bytes: int
     stored_batches: int
+
+
+class Span(NamedTuple):
+    """What a hit would be: offsets up to `next_offset`, `size_bytes` of batches. `is_cut`: a stored batch follows below
+    the limit offset.
+    """
+
+    next_offset: int
+    size_bytes: int
+    is_cut: bool

@@ -55,6 +55,11 @@ class CacheStatistics:
     lookups: int
     copied_lookups: int  # past the pin limit
     gathered_lookups: int  # small pieces, copied rather than pinned
+    refused_lookups: int  # of processes that only read: nothing more may be pinned
+    limbo_idle: int  # blocks of limbo_blocks that nobody pins any more: the next change frees them
+    lock_calls: int  # of an arena that several processes share: its lock was taken
+    lock_waits: int  # ... and not at once
+    lock_waited_ns: int
 
 
 def read_statistics(
@@ -102,4 +107,9 @@ def read_statistics(
         lookups=a.lookups,
         copied_lookups=a.copied_lookups,
         gathered_lookups=a.gathered_lookups,
+        refused_lookups=a.refused_lookups,
+        limbo_idle=a.limbo_idle,
+        lock_calls=a.lock_calls,
+        lock_waits=a.lock_waits,
+        lock_waited_ns=a.lock_waited_ns,
     )

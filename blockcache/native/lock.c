@@ -27,6 +27,7 @@ static uint64_t read_ns(void) {
 int fc_share(fc_arena *a) {
     pthread_mutexattr_t kind;
     if (a->shared) {
+        a->is_open = !a->torn;
         return a->torn ? FC_TORN : 0;
     }
     if (pthread_mutexattr_init(&kind) != 0) {
@@ -41,6 +42,7 @@ int fc_share(fc_arena *a) {
         return FC_OTHER;
     }
     __atomic_store_n(&a->shared, 1, __ATOMIC_RELEASE);
+    __atomic_store_n(&a->is_open, 1, __ATOMIC_RELEASE);
     return 0;
 }
 

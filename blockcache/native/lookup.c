@@ -28,23 +28,31 @@ static int add_segment(fc_arena *a, fc_hit *out, const fc_entry *e) {
     return 1;
 }
 
+/* Whether a block has as many pins of the holder as can be counted. */
+static int has_no_count(fc_arena *a, uint32_t holder, const fc_hit *hit) {
+    int full = 0;
+    for (uint64_t i = 0; i < hit->segments; i++) {
+        full |= fc_block_at(a, hit->segment[i].block)->pins_of[holder] > FC_PINS_OF_BLOCK_MAX;
+    }
+    return full;
+}
+
 /* Pins what the hit points into, unless it is better copied: many small pieces, or the pin limit is reached. Holder 0 copies
  * before anything else is called; another one holds the pins until it has copied, for which pins may take as much again. */
 static int pin_segments(fc_arena *a, uint32_t holder, fc_hit *out) {
     uint64_t more = 0;
-    int full = 0;
     for (uint64_t i = 0; i < out->segments; i++) {
         const fc_block *b = fc_block_at(a, out->segment[i].block);
         more += b->pins == 0 ? (uint64_t)b->units * FC_UNIT : 0;
-        full |= holder != 0 && b->pins_of[holder] > FC_PINS_OF_BLOCK_MAX;
     }
     int gathered = out->segments > 1 && out->size_bytes <= out->segments * FC_GATHER_BYTES;
     int limited = a->pinned_bytes + more > a->pin_limit_bytes;
-    if (holder != 0 && (full || a->pinned_bytes + more > 2 * a->pin_limit_bytes)) {
+    if (holder != 0 && (a->pinned_bytes + more > 2 * a->pin_limit_bytes || has_no_count(a, holder, out))) {
         a->refused_lookups++;
         return FC_NOT_STORED;
     }
-    out->pinned = gathered || limited ? (holder == 0 ? 0 : FC_PINNED_TO_COPY) : FC_PINNED;
+    uint32_t when_copied = holder == 0 ? 0 : FC_PINNED_TO_COPY;
+    out->pinned = gathered || limited ? when_copied : FC_PINNED;
     a->gathered_lookups += gathered;
     a->copied_lookups += !gathered && limited;
     for (uint64_t i = 0; i < out->segments && out->pinned; i++) {

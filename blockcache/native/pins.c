@@ -5,42 +5,43 @@
  * are idle; holder 0 frees them (fifo.c). */
 #include "pyfastcache.h"
 
-/* How many of a block's pins are this holder's. */
-uint32_t fc_pins_of(const fc_arena *a, const fc_block *b, uint32_t holder) {
+static inline uint32_t pins_of(const fc_arena *a, const fc_block *b, uint32_t holder) {
+    if (__builtin_expect(a->shared == 0, 1)) {
+        return b->pins;
+    }
     if (holder != 0) {
         return b->pins_of[holder];
     }
     uint32_t others = 0;
-    for (uint32_t i = 1; i < FC_HOLDERS && a->shared; i++) {
+    for (uint32_t i = 1; i < FC_HOLDERS; i++) {
         others += b->pins_of[i];
     }
     return b->pins - others;
 }
 
+/* How many of a block's pins are this holder's. */
+uint32_t fc_pins_of(const fc_arena *a, const fc_block *b, uint32_t holder) { return pins_of(a, b, holder); }
+
 /* The compiler moves no store across it; a process that dies leaves its stores in their order. */
 static inline void keep_order(void) { __atomic_signal_fence(__ATOMIC_SEQ_CST); }
 
-static inline void begin_count(fc_arena *a, const fc_block *b, uint32_t holder) {
-    if (__builtin_expect(a->shared != 0, 0)) {
-        a->undo_holder = holder;
-        a->undo_block_pins = b->pins;
-        a->undo_block_pins_of = b->pins_of[holder];
-        a->undo_pins = a->pins;
-        a->undo_pins_of = a->pins_of[holder];
-        a->undo_pinned_bytes = a->pinned_bytes;
-        a->undo_limbo_idle = a->limbo_idle;
-        keep_order();
-        a->undo_block = (uint64_t)((const uint8_t *)b - (const uint8_t *)a);
-        keep_order();
-    }
+static void begin_count(fc_arena *a, const fc_block *b, uint32_t holder) {
+    a->undo_holder = holder;
+    a->undo_block_pins = b->pins;
+    a->undo_block_pins_of = b->pins_of[holder];
+    a->undo_pins = a->pins;
+    a->undo_pins_of = a->pins_of[holder];
+    a->undo_pinned_bytes = a->pinned_bytes;
+    a->undo_limbo_idle = a->limbo_idle;
+    keep_order();
+    a->undo_block = (uint64_t)((const uint8_t *)b - (const uint8_t *)a);
+    keep_order();
 }
 
-static inline void end_count(fc_arena *a) {
-    if (__builtin_expect(a->shared != 0, 0)) {
-        keep_order();
-        a->undo_block = 0;
-        keep_order();
-    }
+static void end_count(fc_arena *a) {
+    keep_order();
+    a->undo_block = 0;
+    keep_order();
 }
 
 /* Sets the counts back to what they were before a pin that was not counted to the end. May itself be broken off. */
@@ -58,53 +59,58 @@ void fc_undo_pin(fc_arena *a) {
     }
 }
 
-/* One pin more; of a holder other than 0, one has room for it (lookup.c). */
-void fc_block_pin(fc_arena *a, fc_block *b, uint32_t holder) {
-    begin_count(a, b, holder);
-    if (b->pins++ == 0) {
-        a->pinned_bytes += (uint64_t)b->units * FC_UNIT;
-    }
-    a->pins++;
-    if (holder != 0) {
-        b->pins_of[holder]++;
-        a->pins_of[holder]++;
-    }
-    end_count(a);
-}
-
-/* One pin less. Without any, and in no queue, the block is holder 0's to free (fc_block_settle). */
-void fc_block_unpin(fc_arena *a, fc_block *b, uint32_t holder) {
-    begin_count(a, b, holder);
+static inline void uncount_pin(fc_arena *a, fc_block *b) {
     a->pins--;
-    if (holder != 0) {
-        b->pins_of[holder]--;
-        a->pins_of[holder]--;
-    }
     if (--b->pins == 0) {
         b->offered = 0;
         a->pinned_bytes -= (uint64_t)b->units * FC_UNIT;
         a->limbo_idle += b->state == FC_IN_LIMBO;
     }
+}
+
+/* One pin more, in a shared arena; of a holder other than 0, one has room for it (lookup.c). */
+void fc_block_pin_shared(fc_arena *a, fc_block *b, uint32_t holder) {
+    begin_count(a, b, holder);
+    fc_count_pin(a, b);
+    b->pins_of[holder] += holder != 0;
+    a->pins_of[holder] += holder != 0;
     end_count(a);
 }
 
+static inline void unpin(fc_arena *a, fc_block *b, uint32_t holder) {
+    if (__builtin_expect(a->shared == 0, 1)) {
+        uncount_pin(a, b);
+        return;
+    }
+    begin_count(a, b, holder);
+    uncount_pin(a, b);
+    b->pins_of[holder] -= holder != 0;
+    a->pins_of[holder] -= holder != 0;
+    end_count(a);
+}
+
+/* One pin less. Without any, and in no queue, the block is holder 0's to free (fc_block_settle). */
+void fc_block_unpin(fc_arena *a, fc_block *b, uint32_t holder) { unpin(a, b, holder); }
+
+static void free_idle(fc_arena *a, fc_block *b) {
+    fc_begin(&a->changes);
+    fc_block_settle(a, b);
+    fc_done(&a->changes);
+}
+
 /* Lets go of one pin; by holder 0, what nobody pins any more is free. */
-static void release_one(fc_arena *a, fc_block *b, uint32_t holder, uint32_t by) {
-    fc_block_unpin(a, b, holder);
-    if (by == 0 && b->pins == 0 && b->state != FC_IN_FIFO) {
-        fc_begin(&a->changes);
-        fc_block_settle(a, b);
-        fc_done(&a->changes);
+static inline void release_one(fc_arena *a, fc_block *b, uint32_t holder, uint32_t by) {
+    unpin(a, b, holder);
+    if (b->pins == 0 && b->state != FC_IN_FIFO && by == 0) {
+        free_idle(a, b);
     }
 }
 
-/* Lets go of a hit's pins. FC_STALE if one was not held; the others are let go all the same. */
-int fc_release(fc_arena *a, uint32_t holder, const fc_segment *segments, uint64_t count) {
+static inline int release(fc_arena *a, uint32_t holder, const fc_segment *segments, uint64_t count) {
     int rc = 0;
-    FC_HOLD(a, FC_TORN);
     for (uint64_t i = 0; i < count; i++) {
         fc_block *b = fc_block_of(a, segments[i].block, segments[i].generation);
-        if (b == NULL || fc_pins_of(a, b, holder) == 0) {
+        if (b == NULL || pins_of(a, b, holder) == 0) {
             rc = FC_STALE;
         } else {
             release_one(a, b, holder, holder);
@@ -113,13 +119,23 @@ int fc_release(fc_arena *a, uint32_t holder, const fc_segment *segments, uint64_
     return rc;
 }
 
+static int release_shared(fc_arena *a, uint32_t holder, const fc_segment *segments, uint64_t count) {
+    FC_HOLD(a, FC_TORN);
+    return release(a, holder, segments, count);
+}
+
+/* Lets go of a hit's pins. FC_STALE if one was not held; the others are let go all the same. */
+int fc_release(fc_arena *a, uint32_t holder, const fc_segment *segments, uint64_t count) {
+    return a->shared ? release_shared(a, holder, segments, count) : release(a, 0, segments, count);
+}
+
 /* Lets go of a holder's pins on the blocks that start in [from, to). */
 static int release_within(fc_arena *a, uint64_t from, uint64_t to, uint32_t holder, uint32_t by) {
     FC_HOLD(a, FC_TORN);
     uint64_t unit = fc_find_bit(a, a->starts_at, from, to, 1);
     for (; unit < to; unit = fc_find_bit(a, a->starts_at, unit + 1, to, 1)) {
         fc_block *b = fc_block_at(a, a->data_at + unit * FC_UNIT);
-        while (fc_bit(a, a->starts_at, unit) && fc_pins_of(a, b, holder) > 0) {
+        while (fc_bit(a, a->starts_at, unit) && pins_of(a, b, holder) > 0) {
             release_one(a, b, holder, by);
         }
     }
@@ -146,8 +162,8 @@ static void let_block_go(fc_arena *a, fc_block *b, uint32_t living) {
         a->lent_bytes -= (uint64_t)b->units * FC_UNIT;
     }
     for (uint32_t holder = 0; holder < FC_HOLDERS; holder++) {
-        while ((holder == 0 || (living >> holder & 1) == 0) && fc_pins_of(a, b, holder) > 0) {
-            fc_block_unpin(a, b, holder);
+        while ((holder == 0 || (living >> holder & 1) == 0) && pins_of(a, b, holder) > 0) {
+            unpin(a, b, holder);
         }
     }
     if (b->pins == 0 && b->state != FC_IN_FIFO) {

@@ -133,7 +133,7 @@ typedef struct {                /* 1344 bytes */
     uint64_t undo_block;                       /* a pin is being counted: the counts before it (pins.c); 0 none */
     uint64_t undo_holder, undo_block_pins, undo_block_pins_of, undo_pins, undo_pins_of, undo_pinned_bytes, undo_limbo_idle;
     uint32_t pins_of[32];                      /* of pins, those of each holder but 0 */
-    uint64_t reserved;
+    uint64_t is_open;                          /* 1: another process may attach; 0 until a keeper has decided about the arena */
 } fc_arena;
 
 typedef struct {                /* 128 bytes */
@@ -309,6 +309,7 @@ int fc_prefault(fc_arena *a, uint64_t from, uint64_t size);
 /* check.c */
 int fc_check(fc_arena *a);
 /* takeover.c */
+void fc_close(fc_arena *a);
 int fc_take_over(fc_arena *a, const fc_config *config, uint32_t living);
 int fc_begin_anew(fc_arena *a, const fc_config *config, uint64_t admitted_bytes);
 int64_t fc_slot_at(fc_arena *a, uint64_t place, uint8_t *topic_id, int32_t *index);
@@ -387,7 +388,20 @@ static inline void fc_let_go(fc_arena **held) {
     }
 /* pins.c */
 uint32_t fc_pins_of(const fc_arena *a, const fc_block *b, uint32_t holder);
-void fc_block_pin(fc_arena *a, fc_block *b, uint32_t holder);
+void fc_block_pin_shared(fc_arena *a, fc_block *b, uint32_t holder);
+static inline void fc_count_pin(fc_arena *a, fc_block *b) {
+    if (b->pins++ == 0) {
+        a->pinned_bytes += (uint64_t)b->units * FC_UNIT;
+    }
+    a->pins++;
+}
+static inline void fc_block_pin(fc_arena *a, fc_block *b, uint32_t holder) {
+    if (__builtin_expect(a->shared != 0, 0)) {
+        fc_block_pin_shared(a, b, holder);
+    } else {
+        fc_count_pin(a, b);
+    }
+}
 void fc_block_unpin(fc_arena *a, fc_block *b, uint32_t holder);
 void fc_undo_pin(fc_arena *a);
 int fc_let_dead_go(fc_arena *a, uint32_t living);

@@ -52,6 +52,14 @@ static int find_torn(fc_arena *a) {
     return is_torn ? FC_TORN : 0;
 }
 
+/* Nobody may attach until fc_share(): to be called before it is asked which holders live. Whoever attaches has its number
+ * first, then asks whether the arena is open, so that it is among those who live or is refused. */
+void fc_close(fc_arena *a) {
+    if (a->magic == FC_MAGIC && a->layout == FC_LAYOUT) {
+        __atomic_store_n(&a->is_open, 0, __ATOMIC_SEQ_CST);
+    }
+}
+
 /* The others do not wait meanwhile, but while what is pinned is counted: only the caller changes what is checked. */
 static int take_over_among(fc_arena *a, uint32_t living) {
     int rc = fc_check_content(a);

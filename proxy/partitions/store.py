@@ -20,7 +20,7 @@ from operator import attrgetter
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
-from blockcache.cache import APPENDER, PLACED_FIELDS
+from blockcache.appending import APPENDER, PLACED_FIELDS
 from protocol import batch
 from proxy.partitions.forwarded import (
     LEFT_EPOCH,

@@ -12,7 +12,8 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from blockcache.arena import Hit
-from blockcache.cache import BlockCache, Span
+from blockcache.cache import BlockCache
+from blockcache.results import Span
 from tests.kit.cache_batches import HEADER, HEADER_BYTES, append
 
 NOISE = random.Random(0).randbytes(1 << 20)

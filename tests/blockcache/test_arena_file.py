@@ -17,6 +17,7 @@ from blockcache.arena_file import (
     open_memory,
 )
 from blockcache.cache import BlockCache
+from blockcache.errors import ArenaTorn
 from tests.kit.cache_batches import TOPIC, build_run, insert, read
 
 SIZE = 64 * 1024
@@ -100,6 +101,94 @@ def test_one_process_at_a_time_writes(tmp_path: Path, ends: str) -> None:
     assert cache.try_lock()
     assert cache.inspect_left().refusal == "unfinished"
     cache.close()
+    memory.close()
+
+
+READER = """
+import sys
+from blockcache.arena_file import ArenaMemory
+from blockcache.cache import BlockCache
+cache = BlockCache.attach(ArenaMemory(int(sys.argv[1])), int(sys.argv[2]))
+print(cache.tail(int(sys.argv[3]))[1], flush=True)
+sys.stdin.read()
+"""
+"""A process that reads from inherited memory under a number, until its input ends."""
+
+
+def start_reader(fd: int, holder: int, slot: int) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-c", READER, *map(str, (fd, holder, slot))]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, pass_fds=(fd,))
+
+
+def test_numbers_of_living_readers_are_known_and_taken_once(tmp_path: Path) -> None:
+    memory = open_file(tmp_path / "arena")
+    keeper = BlockCache(SIZE, ArenaMemory(os.dup(memory.fd)))
+    keeper.share()
+    slot = keeper.open(TOPIC, 0)
+    insert(keeper, slot, build_run(0, 3))
+    with start_reader(memory.fd, 3, slot) as first, start_reader(memory.fd, 31, slot) as last:
+        for reader in (first, last):
+            assert reader.stdout is not None and reader.stdout.readline() == b"3\n"
+        assert memory.find_living() == 1 << 3 | 1 << 31
+        assert not keeper.release_holder(3)
+        with start_reader(memory.fd, 3, slot) as second:
+            assert b"another process is the arena's holder 3" in second.communicate()[1]
+        with pytest.raises(ArenaInUse, match="another size"):
+            BlockCache(2 * SIZE, ArenaMemory(os.dup(memory.fd)))
+        for reader in (first, last):
+            reader.kill()
+            reader.wait()
+    assert memory.find_living() == 0 and keeper.release_holder(3)
+    keeper.close()
+    memory.close()
+
+
+def test_an_arena_is_not_cleared_below_its_readers(tmp_path: Path) -> None:
+    memory = open_file(tmp_path / "arena")
+    keeper = BlockCache(SIZE, ArenaMemory(os.dup(memory.fd)))
+    keeper.share()
+    slot = keeper.open(TOPIC, 0)
+    with start_reader(memory.fd, 1, slot) as reader:
+        assert reader.stdout is not None and reader.stdout.readline()
+        keeper.close()
+        other = BlockCache(SIZE, ArenaMemory(os.dup(memory.fd)), max_partitions=7)
+        assert other.try_lock() and other.inspect_left().refusal == "layout"
+        with pytest.raises(ArenaTorn):
+            other.clear_left()
+        reader.kill()
+    other.clear_left()
+    other.begin_anew()
+    other.check()
+    other.close()
+    memory.close()
+
+
+def test_a_file_is_renewed_under_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "arena"
+    memory = open_file(path)
+    cache = BlockCache(SIZE, ArenaMemory(os.dup(memory.fd), path))
+    run = build_run(0, 2)
+    slot = cache.open(TOPIC, 0)
+    insert(cache, slot, run)
+    (tmp_path / "arena.new").write_bytes(b"left by a process that died")
+    memory.renew()
+    assert (memory.size_bytes, path.stat().st_size, len(list(tmp_path.iterdir()))) == (0, 0, 1)
+    assert os.path.samestat(os.fstat(memory.fd), path.stat())
+    with pytest.raises(ArenaInUse):
+        open_file(path)
+    assert read(cache, slot, 0) == run
+    again = BlockCache(SIZE, ArenaMemory(os.dup(memory.fd), path))
+    assert not again.is_pending
+    for one in (cache, again):
+        one.close()
+    path.unlink()
+    memory.renew()
+    assert path.exists()
+    path.unlink()
+    path.write_bytes(b"another's")
+    with pytest.raises(ArenaInUse, match="replaced"):
+        memory.renew()
     memory.close()
 
 

@@ -5,7 +5,8 @@ import struct
 import pytest
 from blockcache._pyfastcache import ffi
 
-from blockcache.cache import PLACED_WORDS, RUN_END, BlockCache
+from blockcache.appending import PLACED_WORDS, RUN_END
+from blockcache.cache import BlockCache
 from blockcache.errors import BadBatch, CacheError, PartitionsFull
 from blockcache.results import Inserted
 from tests.kit.cache_batches import (

@@ -115,6 +115,10 @@ def test_who_may_attach(group: Group) -> None:
     with pytest.raises(ArenaError, match="share"):
         BlockCache.attach(ArenaMemory(os.dup(memory.fd)), 1)
     alone.share()
+    lib.fc_close(alone._a)  # as a keeper does that is about to take the arena over
+    with pytest.raises(ArenaError, match="share"):
+        BlockCache.attach(ArenaMemory(os.dup(memory.fd)), 1)
+    alone.share()
     assert BlockCache.attach(ArenaMemory(os.dup(memory.fd)), 1).is_same(memory.fd)
     assert not group.keeper.is_same(memory.fd)
     alone._a.layout -= 1

@@ -5,7 +5,8 @@ import random
 
 import pytest
 
-from blockcache.cache import BlockCache, Span
+from blockcache.cache import BlockCache
+from blockcache.results import Span
 from tests.kit.cache_batches import FOREVER, HEADER_BYTES, TOPIC, build_batch, build_run, insert
 
 KIB, MIB = 1024, 1024 * 1024

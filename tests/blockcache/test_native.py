@@ -19,6 +19,7 @@ from blockcache.results import Edges
 NATIVE = Path(_build.__file__).parent / "native"
 DRIVER = Path(__file__).parent / "native" / "driver.c"
 STEPPING = Path(__file__).parent / "native" / "stepping.c"
+KILLING = Path(__file__).parent / "native" / "killing.c"
 PTRACE_FORBIDDEN = 77
 SANITIZED = (
     *("-std=c11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fno-omit-frame-pointer"),
@@ -152,21 +153,30 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("seed", "steps", "arena_bytes", "shared_bytes", "observe"),
+    ("seed", "steps", "arena_bytes", "shared_bytes", "observe", "holders"),
     [
-        (1, 8000, 64 << 10, 0, 0),
-        (2, 8000, 128 << 10, 0, 0),
-        (3, 8000, 128 << 10, 4 << 10, 0),
-        (4, 8000, 256 << 10, 16 << 10, 0),
-        (5, 10000, 512 << 10, 32 << 10, 0),
-        (6, 40000, 4 << 20, 64 << 10, 0),
-        (7, 10000, 512 << 10, 32 << 10, 1),
+        (1, 8000, 64 << 10, 0, 0, 1),
+        (2, 8000, 128 << 10, 0, 0, 1),
+        (3, 8000, 128 << 10, 4 << 10, 0, 1),
+        (4, 8000, 256 << 10, 16 << 10, 0, 1),
+        (5, 10000, 512 << 10, 32 << 10, 0, 1),
+        (6, 40000, 4 << 20, 64 << 10, 0, 1),
+        (7, 10000, 512 << 10, 32 << 10, 1, 1),
+        (8, 8000, 64 << 10, 0, 0, 4),
+        (9, 8000, 256 << 10, 16 << 10, 0, 4),
+        (10, 8000, 1 << 20, 64 << 10, 0, 4),
     ],
 )
 def test_random_operations_under_sanitizers(
-    driver: Path, seed: int, steps: int, arena_bytes: int, shared_bytes: int, observe: int
+    driver: Path,
+    seed: int,
+    steps: int,
+    arena_bytes: int,
+    shared_bytes: int,
+    observe: int,
+    holders: int,
 ) -> None:
-    command = [str(driver), *map(str, (seed, steps, arena_bytes, shared_bytes, observe))]
+    command = [str(driver), *map(str, (seed, steps, arena_bytes, shared_bytes, observe, holders))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     counted = dict(zip(done.stdout.split()[::2], done.stdout.split()[1::2], strict=False))
@@ -178,28 +188,45 @@ def test_random_operations_under_sanitizers(
     assert observe or (int(counted["limbo"]) > 10 and int(counted["adopted"]) > 10)
 
 
-@pytest.fixture(scope="module")
-def stepping(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program that looks at each store, and the library with the flags of the product."""
-    program = tmp_path_factory.mktemp("native") / "stepping"
-    sources = [STEPPING, *sorted(NATIVE.glob("*.c"))]
-    flags = [*_build.STRICT, "-I", str(NATIVE), "-o", str(program)]
+def build_as_product(source: Path, directory: Path) -> Path:
+    """The program of `source` and the library, with the flags of the product."""
+    program = directory / source.stem
+    sources = [source, *sorted(NATIVE.glob("*.c"))]
+    flags = [*_build.STRICT, "-pthread", "-I", str(NATIVE), "-o", str(program)]
     _build.run_compiler([*_build.find_compiler(), *flags, *map(str, sources)])
     return program
+
+
+def run_stepped(program: Path, *arguments: int) -> dict[str, int]:
+    """What a program counts that steps through calls by ptrace."""
+    command = [str(program), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == PTRACE_FORBIDDEN:
+        pytest.skip("ptrace is forbidden here")
+    assert done.returncode == 0, done.stderr
+    words = done.stdout.split()
+    return dict(zip(words[::2], map(int, words[1::2]), strict=True))
+
+
+@pytest.fixture(scope="module")
+def stepping(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program that looks at each store."""
+    return build_as_product(STEPPING, tmp_path_factory.mktemp("native"))
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_process_that_dies_at_any_store_leaves_a_whole_arena_or_one_that_is_refused(
     stepping: Path, seed: int
 ) -> None:
-    command = [str(stepping), *map(str, (seed, 4000, 2, 64 << 10))]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode == PTRACE_FORBIDDEN:
-        pytest.skip("ptrace is forbidden here")
-    assert done.returncode == 0, done.stderr
-    words = done.stdout.split()
-    counted = dict(zip(words[::2], map(int, words[1::2]), strict=True))
+    counted = run_stepped(stepping, seed, 4000, 2, 64 << 10)
     assert counted["whole"] > 15 and counted["dropped"] > 300
     assert counted["evicted"] > 100_000 and counted["limbo"] > 5
     calls = [count for name, count in counted.items() if name.startswith("kind")]
     assert min(calls) >= 1 and len(calls) == 14
+
+
+def test_of_several_processes_one_dies_at_any_step_and_the_others_go_on(tmp_path: Path) -> None:
+    """Readers in each call that pins, lets go or asks; keepers in each call; and one who finds a dead one's lock."""
+    counted = run_stepped(build_as_product(KILLING, tmp_path), 1)
+    assert counted["kills"] > 300 and counted["owner_died"] > 250
+    assert counted["undone"] > 40 and counted["torn"] > 50 and counted["whole"] > 200

@@ -6,7 +6,8 @@ from array import array
 
 from blockcache._pyfastcache import ffi, lib
 
-from blockcache.cache import PLACED_WORDS, RUN_END, BlockCache, Buffer
+from blockcache.appending import PLACED_WORDS, RUN_END
+from blockcache.cache import BlockCache, Buffer
 from blockcache.results import Inserted
 
 HEADER = struct.Struct(">qiibIhiqqqhii")

@@ -1,6 +1,6 @@
 /* Random operations on the cache, compared with a plain log per partition; built with sanitizers by test_native.py.
  *
- * usage: driver SEED STEPS ARENA_BYTES SHARED_BYTES OBSERVE. The truth is what a broker's log would hold; whatever the cache returns must
+ * usage: driver SEED STEPS ARENA_BYTES SHARED_BYTES OBSERVE HOLDERS. The truth is what a broker's log would hold; whatever the cache returns must
  * be those bytes, in that order. What the cache has let go of is its own business.
  * fc_check() after every step in a tiny arena, less often in a larger one. */
 #define _POSIX_C_SOURCE 200809L
@@ -105,7 +105,7 @@ static void check_bytes(const world *w, const fc_hit *hit, const uint8_t *expect
         at += s->length;
     }
     MUST(at == hit->size_bytes);
-    if (!hit->pinned && !w->arena->observe) {
+    if (hit->pinned != FC_PINNED && !w->arena->observe) {
         uint8_t *copy = malloc(at + 1);
         MUST(fc_gather(w->arena, hit, copy) == 0 && memcmp(copy, expected, at) == 0);
         free(copy);
@@ -123,14 +123,14 @@ static void check_span(const world *w, const partition_log *p, int64_t offset, i
 }
 
 /* To a pipe, which takes all of it or a part: those are its bytes, and pins are held for what it left. Whether all. */
-static int send_whole(world *w, const fc_hit *hit, const uint8_t *expected) {
+static int send_whole(world *w, uint32_t holder, const fc_hit *hit, const uint8_t *expected) {
     static int ends[2] = {-1, -1};
     if (ends[0] < 0) {
         MUST(pipe(ends) == 0 && fcntl(ends[1], F_SETFL, O_NONBLOCK) == 0);
     }
     uint64_t pins = w->arena->pins, whole = hit->size_bytes + 2;
     uint64_t cut = 1;
-    fc_response response = {.hits = 1, .size_bytes = hit->size_bytes};
+    fc_response response = {.hits = 1, .size_bytes = hit->size_bytes, .holder = holder};
     int64_t sent = fc_send(w->arena, &response, (const uint8_t *)hit, ends[1], (const uint8_t *)"<>", 2, &cut);
     MUST(response.hits == ((uint64_t)sent < whole));
     MUST(sent > 0 && (uint64_t)sent <= whole);
@@ -154,14 +154,17 @@ static void step_lookup(world *w, partition_log *p) {
     int64_t limit = below(w, 3) ? INT64_MAX : offset + (int64_t)below(w, 200);
     uint64_t max_bytes = below(w, 2) ? below(w, 20000) : UINT64_MAX;
     int at_least_one = (int)below(w, 2);
-    int rc = fc_lookup(w->arena, 0, p->slot, offset, limit, max_bytes, at_least_one, &hit);
+    uint32_t holder = (uint32_t)below(w, w->holders);
+    uint64_t refused = w->arena->refused_lookups;
+    int rc = fc_lookup(w->arena, holder, p->slot, offset, limit, max_bytes, at_least_one, &hit);
     if (w->arena->observe) {
         MUST(rc == FC_NOT_STORED);
         rc = fc_span(w->arena, p->slot, offset, limit, max_bytes, at_least_one, &hit);
         hit.pinned = 0;
     }
     if (rc < 0) {
-        MUST(rc == FC_NOT_STORED && fc_contiguous_end(w->arena, p->slot, offset) == offset);
+        MUST(rc == FC_NOT_STORED);
+        MUST(w->arena->refused_lookups > refused || fc_contiguous_end(w->arena, p->slot, offset) == offset);
         return;
     }
     uint8_t *expected = expect_bytes(p, offset, &hit, limit);
@@ -169,16 +172,21 @@ static void step_lookup(world *w, partition_log *p) {
     check_span(w, p, offset, limit, max_bytes, at_least_one, &hit);
     MUST(hit.size_bytes <= max_bytes || at_least_one);
     w->hits += hit.size_bytes > 0;
-    w->copied += !hit.pinned;
+    w->copied += hit.pinned != FC_PINNED;
+    if (hit.pinned == FC_PINNED_TO_COPY) {
+        MUST(holder != 0 && fc_release(w->arena, holder, hit.segment, hit.segments) == 0);
+        hit.pinned = 0;
+    }
     held_hit *h = &w->held[below(w, HELD_MAX)];
     release(w, h);
-    if (!hit.pinned || hit.segments == 0 || (below(w, 3) == 0 && send_whole(w, &hit, expected))) {
+    if (!hit.pinned || hit.segments == 0 || (below(w, 3) == 0 && send_whole(w, holder, &hit, expected))) {
         free(expected);
         return;
     }
     h->segments = malloc(hit.segments * sizeof(fc_segment));
     memcpy(h->segments, hit.segment, hit.segments * sizeof(fc_segment));
     h->count = hit.segments;
+    h->holder = holder;
     h->size = hit.size_bytes;
     h->expected = expected;
 }
@@ -228,7 +236,7 @@ static void step_respond(world *w) {
     for (uint64_t i = 0; i < count; i++) {
         choose_wanted(w, &wanted[i]);
     }
-    fc_response response = {.room_bytes = room};
+    fc_response response = {.room_bytes = room, .holder = below(w, w->holders)};
     int has_records = (int)below(w, 2);
     fc_find_all(w->arena, (const int64_t *)(const void *)wanted, count, has_records, &response, hits, hits_room, taken);
     uint64_t found = 0, size = 0;
@@ -352,7 +360,7 @@ static void finish(world *w) {
         MUST(fc_drop(w->arena, w->partition[i].slot) == 0);
     }
     const fc_arena *a = w->arena;
-    MUST(fc_check(w->arena) == 0 && a->pins == 0 && a->limbo_blocks == 0 && a->blocks == 0 && a->nodes_live == 0);
+    MUST(fc_evict_to(w->arena, 0) == 0 && fc_check(w->arena) == 0 && a->pins == 0 && a->limbo_blocks == 0 && a->blocks == 0 && a->nodes_live == 0);
     MUST(a->free_units == a->data_units && a->lent_bytes == 0 && a->reserved_blocks == 0);
     printf("hits %lu conflicts %lu reclaims %lu copied %lu limbo %lu evicted %lu %lu %lu skipped %lu adopted %lu responses %lu deaths %lu refused %lu harmless %lu unaborted %lu\n",
            (unsigned long)w->hits, (unsigned long)w->conflicts, (unsigned long)w->reclaims, (unsigned long)w->copied,
@@ -363,7 +371,7 @@ static void finish(world *w) {
 }
 
 int main(int argc, char **argv) {
-    MUST(argc == 6);
+    MUST(argc == 7);
     uint64_t size = strtoull(argv[3], NULL, 10);
     world *w = calloc(1, sizeof(world));
     w->random = strtoull(argv[1], NULL, 10) * 0x9e3779b97f4a7c15u + 1;
@@ -374,7 +382,8 @@ int main(int argc, char **argv) {
                         .shared_bytes = strtoull(argv[4], NULL, 10), .pin_limit_bytes = size / 4,
                         .lent_limit_bytes = size / 16, .observe = strtoull(argv[5], NULL, 10)};
     w->config = config;
-    MUST(fc_format(w->arena, &config) == 0);
+    w->holders = strtoull(argv[6], NULL, 10);
+    MUST(fc_format(w->arena, &config) == 0 && (w->holders == 1 || fc_share(w->arena) == 0));
     for (int i = 0; i < PARTITIONS; i++) {
         uint8_t topic[16] = {(uint8_t)i};
         w->partition[i].slot = fc_open(w->arena, topic, i);

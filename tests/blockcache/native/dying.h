@@ -7,16 +7,22 @@
 
 enum { DAMAGED_COPIES = 12, DAMAGES_MAX = 4 };
 
-static void forget_holders(world *w) {
+static uint64_t forget_dead(world *w, uint32_t living) {
+    uint64_t pins = 0;
     for (int i = 0; i < HELD_MAX; i++) {
+        if (living >> w->held[i].holder & 1) {
+            pins += w->held[i].count;
+            continue;
+        }
         free(w->held[i].segments);
         free(w->held[i].expected);
-        w->held[i] = (held_hit){NULL, 0, 0, NULL};
+        w->held[i] = (held_hit){0};
     }
     for (int i = 0; i < LENT_MAX; i++) {
         free(w->loans[i].expected);
         w->loans[i] = (loan){NULL, 0, NULL};
     }
+    return pins;
 }
 
 /* A number of the arena, somewhere: in its header, its tables, or at the start of a unit. */
@@ -67,23 +73,32 @@ static void step_damage(world *w) {
     free(copy);
 }
 
-/* The same slots, with the same batches; whatever was pinned, lent or in limbo is not any more. */
+static void refuse(world *w) {
+    fc_arena *a = w->arena;
+    fc_config other = w->config;
+    a->changes++;
+    MUST(fc_take_over(a, &w->config, 0) == FC_TORN);
+    a->changes++;
+    other.nodes_max++;
+    MUST(fc_take_over(a, &other, 0) == FC_OTHER);
+}
+
+/* The same slots, with the same batches; whatever dead ones had pinned, lent or in limbo is not any more. */
 static void step_die(world *w) {
     step_damage(w);
     fc_arena *a = w->arena;
     uint64_t entries = a->entries, live_bytes = a->live_bytes, clock = a->admitted_bytes;
-    forget_holders(w);
-    a->changes++;
-    MUST(fc_take_over(a, &w->config, 0) == FC_TORN);
-    a->changes++;
-    fc_config other = w->config;
-    other.nodes_max++;
-    MUST(fc_take_over(a, &other, 0) == FC_OTHER);
+    uint32_t living = w->holders > 1 ? (uint32_t)below(w, 1u << w->holders) & ~1u : 0;
+    uint64_t pins = forget_dead(w, living);
+    if (living == 0) {
+        refuse(w);
+    }
     w->limbo += a->limbo_entered;
     w->adopted += a->adopted_batches;
-    MUST(fc_take_over(a, &w->config, 0) == 0);
+    MUST(fc_take_over(a, &w->config, living) == 0 && (w->holders == 1 || fc_share(a) == 0));
     MUST(a->entries == entries && a->live_bytes == live_bytes && a->admitted_bytes == clock);
-    MUST(a->pins == 0 && a->pinned_bytes == 0 && a->limbo_blocks == 0 && a->reserved_blocks == 0 && a->lent_bytes == 0);
+    MUST(a->pins == pins && (pins > 0 || a->pinned_bytes == 0) && a->reserved_blocks == 0 && a->lent_bytes == 0);
+    MUST(living != 0 || a->limbo_blocks == 0);
     MUST(a->lookups == 0 && a->admitted_before == clock && fc_check(a) == 0);
     uint8_t topic[16];
     int32_t index;

@@ -29,6 +29,7 @@ typedef struct {
     fc_segment *segments;
     uint64_t count, size;
     uint8_t *expected;
+    uint32_t holder;
 } held_hit;
 
 typedef struct {
@@ -40,6 +41,7 @@ typedef struct {
 typedef struct {
     fc_arena *arena;
     fc_config config;
+    uint64_t holders;          /* 1, or of a shared arena more */
     uint64_t random;
     partition_log partition[PARTITIONS];
     held_hit held[HELD_MAX];
@@ -99,20 +101,20 @@ static void release(world *w, held_hit *h) {
         at += s->length;
     }
     MUST(at == h->size);
-    MUST(fc_release(w->arena, 0, h->segments, h->count) == 0);
-    MUST(h->count == 0 || w->arena->pins > 0 || fc_release(w->arena, 0, h->segments, h->count) == FC_STALE);
+    MUST(fc_release(w->arena, h->holder, h->segments, h->count) == 0);
+    MUST(h->count == 0 || w->arena->pins > 0 || fc_release(w->arena, h->holder, h->segments, h->count) == FC_STALE);
     free(h->segments);
     free(h->expected);
-    *h = (held_hit){NULL, 0, 0, NULL};
+    *h = (held_hit){0};
 }
 
 /* A pinned block is next: half of its owners let go, the others keep it in limbo. */
-static void answer_reclaim(world *w) {
+static inline void answer_reclaim(world *w) {
     w->reclaims++;
     for (int i = 0; i < HELD_MAX; i++) {
         held_hit *h = &w->held[i];
         for (uint64_t s = 0; s < h->count; s++) {
-            if (h->segments[s].block == w->arena->reclaim_block && below(w, 2)) {
+            if (h->segments[s].block == w->arena->reclaim_block && h->holder == 0 && below(w, 2)) {
                 release(w, h);
                 break;
             }
@@ -120,7 +122,7 @@ static void answer_reclaim(world *w) {
     }
 }
 
-static void append(world *w, partition_log *p) {
+static inline void append(world *w, partition_log *p) {
     if (p->batches == LOG_MAX) {
         return;
     }
