@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from proxy.config.access_log import AccessLogConfig
 from proxy.config.admin import Admin, AdminTls
 from proxy.config.check import (
     FURTHER_PROCESS_BYTES,
@@ -19,7 +20,6 @@ from proxy.config.check import (
 from proxy.config.isolation import ControlSlots, Isolation, Slots
 from proxy.config.memory import Memory
 from proxy.config.model import (
-    AccessLogConfig,
     Cache,
     Config,
     Limits,
