@@ -15,12 +15,13 @@ import statistics
 import struct
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
 from protocol.api import FETCH, PRODUCE
-from tests.e2e.raw_frames import Raw, build_fetch, build_metadata
+from tests.e2e.raw_frames import FETCH_VERSION, Raw, build_fetch, build_metadata
 from tests.fuzz.mutations import read_golden, spoil
 from tests.kit.broker.certificates import write_certificates
 from tests.kit.broker.ports import lease_port
@@ -252,9 +253,50 @@ def test_clients_that_ask_for_much_and_never_read(
         assert most < REQUEST_MEMORY_BYTES + RESPONSE_MEMORY_BYTES + MOST_MORE_BYTES
         check_calm(alone, beside, past)
         direct = read_all(pair.direct, big, end=10)
+        wait_until(lambda: not count_requests(sidecar, "waiting"))
         if not encrypted:
             assert read_all(pair.through, big, end=10) == direct
     check_nothing_stays(pair)
+
+
+def count_requests(sidecar: Sidecar, gauge: str) -> float:
+    """Requests of all queues toward the broker, as the gauge counts them now."""
+    name = f"forebay_isolation_{gauge}"
+    return sum(value for key, value in sidecar.metrics().items() if key[0] == name)
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_clients_that_never_read_keep_no_slots(pair: Pair) -> None:
+    """Each of theirs would keep one of the topic's six as long as it likes: memory has nothing of what they ask for."""
+    big = create_topic(pair.direct)
+    with RawClient(pair.direct) as writer:
+        for _ in range(60):
+            writer.produce(big, batch_v2(1, value=b"x" * BIG_BYTES))
+    with contextlib.ExitStack() as stack:
+        lease = stack.enter_context(lease_port())
+        entry = {"listen": f"{HOST}:{lease.port}", "upstream": pair.direct}
+        patient = {"cache": PATIENT_CACHE, "isolation": {"maxQueueWait": "5s"}}
+        sidecar = stack.enter_context(Sidecar([entry], patient))
+        follower = stack.enter_context(RawClient(sidecar.bootstrap))
+        RawReader(follower, big, offset=60, version=FETCH_VERSION).settle()
+        asked = sidecar.fetch_requests()
+        for number in range(3):
+            client = stack.enter_context(Raw(sidecar.bootstrap))
+            client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+            # of two with the same offset, one would join the other
+            offsets = range(20 + number * 4, 24 + number * 4)
+            client.send(*(build_fetch(big, offset, 100, BIG_BYTES * 60) for offset in offsets))
+        wait_until(lambda: sidecar.fetch_requests() >= asked + 12)
+        read = partial(read_all, topic=big, version=FETCH_VERSION, end=10)
+        assert read(sidecar.bootstrap) == read(pair.direct)
+        wait_until(lambda: count_requests(sidecar, "unread") == 12)
+        assert not sidecar.metrics()["forebay_fetch_refused_total",]
 
 
 def trust_all() -> ssl.SSLContext:

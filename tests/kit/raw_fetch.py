@@ -40,6 +40,13 @@ class FetchFailed(RuntimeError):
         self.code = code
 
 
+class FetchThrottled(RuntimeError):
+    """The answer names no partition (KIP-219): the broker's quota, or Forebay's refusal."""
+
+    def __init__(self, throttle_time_ms: int) -> None:
+        super().__init__(f"Fetch was answered empty, with a throttle time of {throttle_time_ms} ms")
+
+
 class TopicWords(NamedTuple):
     """A topic as Fetch names it: its name, its id (16 bytes), and the leader epochs of its partitions."""
 
@@ -135,7 +142,9 @@ class RawClient:
         max_wait_ms: int,
         isolation_level: int = 0,
     ) -> list[tuple[fetch.FetchedPartition, bytes]]:
-        """One Fetch: what is said of each partition and its record bytes, cut ones included. FetchFailed."""
+        """One Fetch: what is said of each partition and its record bytes, cut ones included. FetchFailed,
+        FetchThrottled.
+        """
         request = self.build_fetch(
             version, asked, max_wait_ms=max_wait_ms, isolation_level=isolation_level
         )
@@ -143,6 +152,8 @@ class RawClient:
         answer = fetch.scan_response(frame, version)
         if answer.error_code:
             raise FetchFailed(answer.error_code)
+        if asked and not answer.partitions:
+            raise FetchThrottled(answer.throttle_time_ms)
         return [(p, frame[max(p.start, 0) : max(p.end, 0)]) for p in answer.partitions]
 
     def send_fetch(self, version: int, asked: list[FetchPartition], *, max_wait_ms: int) -> None:
