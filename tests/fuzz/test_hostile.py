@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from isolation.classify import queue_of_topic
 from protocol.api import FETCH, PRODUCE
+from proxy.config.isolation import Isolation
 from tests.e2e.raw_frames import FETCH_VERSION, Raw, build_fetch, build_metadata
 from tests.fuzz.mutations import read_golden, spoil
 from tests.kit.broker.certificates import write_certificates
@@ -225,7 +227,8 @@ def test_clients_that_ask_for_much_and_never_read(
     """Forty of them, of 50 MB each, from memory or from the broker: the rest of their answers is held in bounds, is
     gone with them, and nobody else waits for it.
     """
-    big, topic = (create_topic(pair.direct) for _ in range(2))
+    big = create_topic(pair.direct)
+    topic = create_topic_apart(pair, big)
     with RawClient(pair.through if is_stored else pair.direct) as writer:
         for _ in range(100):
             writer.produce(big, batch_v2(1, value=b"x" * BIG_BYTES))
@@ -257,6 +260,23 @@ def test_clients_that_ask_for_much_and_never_read(
         if not encrypted:
             assert read_all(pair.through, big, end=10) == direct
     check_nothing_stays(pair)
+
+
+def create_topic_apart(pair: Pair, other: str) -> str:
+    """A topic that shares no queue toward the broker with `other`, by name nor by id: within a queue, requests wait for
+    each other by design.
+    """
+    with RawClient(pair.direct) as client:
+        taken = find_queues(client, other)
+        while True:
+            topic = create_topic(pair.direct)
+            if not find_queues(client, topic) & taken:
+                return topic
+
+
+def find_queues(client: RawClient, topic: str) -> set[int]:
+    words, data_queues = client.topic(topic), Isolation().data_queues
+    return {queue_of_topic(key, data_queues) for key in (words.name, words.id)}
 
 
 def count_requests(sidecar: Sidecar, gauge: str) -> float:
