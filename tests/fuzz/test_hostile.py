@@ -127,9 +127,9 @@ def measure(address: str, topic: str) -> list[float]:
         reader.settle()
         for _ in range(ROUNDS):
             before = time.monotonic()
-            end = writer.produce(topic, batch_v2(1)) + 1
+            end = writer.produce_past_errors(topic, batch_v2(1)) + 1
             while reader.offset < end:
-                reader.poll(1000)
+                reader.read_past_errors(1000)
             taken.append(time.monotonic() - before)
     return taken
 
@@ -209,7 +209,7 @@ def test_large_frames_that_never_end_are_held_in_bounds(pair: Pair) -> None:
     beside, past, most = measure(pair.through, topic), measure(pair.direct, topic), 0
     with RawClient(pair.through) as writer:
         for _ in range(20):
-            writer.produce(topic, batch_v2(1, value=b"x" * 900_000))
+            writer.produce_past_errors(topic, batch_v2(1, value=b"x" * 900_000))
             most = max(most, pair.sidecar.resident_bytes - resident)
     over.set()
     for one in crowd:
@@ -231,7 +231,7 @@ def test_clients_that_ask_for_much_and_never_read(
     topic = create_topic_apart(pair, big)
     with RawClient(pair.through if is_stored else pair.direct) as writer:
         for _ in range(100):
-            writer.produce(big, batch_v2(1, value=b"x" * BIG_BYTES))
+            writer.produce_past_errors(big, batch_v2(1, value=b"x" * BIG_BYTES))
     with contextlib.ExitStack() as stack:
         sidecar, address = pair.sidecar, pair.through
         if encrypted:
@@ -297,7 +297,7 @@ def test_clients_that_never_read_keep_no_slots(pair: Pair) -> None:
     big = create_topic(pair.direct)
     with RawClient(pair.direct) as writer:
         for _ in range(60):
-            writer.produce(big, batch_v2(1, value=b"x" * BIG_BYTES))
+            writer.produce_past_errors(big, batch_v2(1, value=b"x" * BIG_BYTES))
     with contextlib.ExitStack() as stack:
         lease = stack.enter_context(lease_port())
         entry = {"listen": f"{HOST}:{lease.port}", "upstream": pair.direct}
