@@ -9,7 +9,8 @@ its queue is, and never expires (what bounds it are the bytes in flight of its c
 
 Early release: a request may be with the broker without being served: a long poll, an acks=all wait. After
 `release_after_s` it no longer counts as using a slot, up to a bound: polls by number, acks=all waits by a
-share of the limit, since from outside they look like appends that block a handler of the broker.
+share of the limit, since from outside they look like appends that block a handler of the broker. A request whose
+connection's answers nobody reads is not served either (`release_unread`), and says nothing of the broker.
 
 What most requests never need is not kept for each: who has aged is found among those in service when the oldest may
 have (`ages_at_s`; docs/decisions/0025); what is only lifted is noted before those in service are looked at (0025).
@@ -36,7 +37,7 @@ class QueueRule:
     """Bounds of each queue. `max_wait_s` 0 refuses what finds no slot. A request that has waited so long stays while
     answers come for its queue, each at most `max_wait_s` after the last, up to LONGEST_WAITS times as long.
     `lingering_polls` and `lingering_acks_per_slot` (at least one) bound the requests that are unanswered after their
-    early release.
+    early release, `unread` those that `release_unread` took the slots of.
     """
 
     data_queues: int = 16
@@ -46,6 +47,7 @@ class QueueRule:
     release_after_s: float = 0.5
     lingering_polls: int = 10_000
     lingering_acks_per_slot: float = 0.25
+    unread: int = 10_000
 
     def __post_init__(self) -> None:
         if self.data_queues < 1 or self.max_waiting < 0 or self.max_waiting_bytes < 0:
@@ -74,6 +76,7 @@ class Queue(Generic[T]):
         "refused",
         "released",
         "serving",
+        "unread",
         "waiting",
         "waiting_bytes",
     )
@@ -94,6 +97,7 @@ class Queue(Generic[T]):
         self.refusable: OrderedDict[T, float] = OrderedDict()
         self.waiting_bytes = 0
         self.lingering = dict.fromkeys(Waits, 0)
+        self.unread: dict[T, None] = {}  # admitted, without a slot: nobody reads their answers
         self.admitted = self.refused = self.expired = self.cancelled = self.released = 0
 
     def slots_at(self, now_s: float) -> int:
@@ -275,13 +279,16 @@ class Queues(Generic[T]):
             latency_s = now_s - item.since_s
         elif ok and latency_s is not None:
             line.answered_at_s = now_s
-        if latency_s is not None and item.is_measured and (item.holds_slot or item.waits is ACKS):
+        is_served = item.holds_slot or (item.waits is ACKS and item not in line.unread)
+        if latency_s is not None and item.is_measured and is_served:
             line.limit.sample(now_s, latency_s, line.in_use, ok)
         if item.holds_slot:
             item.holds_slot = False
             line.in_use -= 1
             if item.waits is POLL:
                 del line.polls[item]
+        elif item in line.unread:
+            del line.unread[item]
         else:
             line.lingering[item.waits] -= 1
         if now_s >= line.ages_at_s:
@@ -296,6 +303,27 @@ class Queues(Generic[T]):
         if not item.holds_slot or not self._may_linger(line, item.waits, now_s):
             return []
         self._release(line, item)
+        return self.admit_waiting(line, now_s)
+
+    def release_unread(self, item: T, now_s: float) -> list[T]:
+        """Nobody reads the answers of this admitted request's connection: its slot is free, and the limit learns
+        nothing from it. Whom that admits. Nothing changes at the bound, nor for a request that was released so.
+        `finished` is still to be called.
+        """
+        line = self._queues[item.queue]
+        if (
+            item.state is not ADMITTED
+            or item in line.unread
+            or len(line.unread) >= self.rule.unread
+        ):
+            return []
+        if item.holds_slot:
+            self._release(line, item)
+        line.lingering[item.waits] -= 1
+        line.serving.pop(item, None)
+        line.unread[item] = None
+        if now_s >= line.ages_at_s:
+            self._release_aged(line, now_s)
         return self.admit_waiting(line, now_s)
 
     def _may_linger(self, line: Queue[T], waits: Waits, now_s: float) -> bool:
@@ -397,6 +425,11 @@ class Queues(Generic[T]):
         """
         return order_key in self._order_keys
 
+    @property
+    def has_waiting(self) -> bool:
+        """Whether any request waits for a slot."""
+        return any(line.waiting for line in self._queues.values())
+
     def load_of(self, queue: int) -> float:
         """Requests in service and waiting; for `classify`."""
         line = self._queues[queue]
@@ -413,6 +446,7 @@ class Queues(Generic[T]):
                 "waiting_bytes": line.waiting_bytes,
                 "lingering_polls": line.lingering[Waits.POLL],
                 "lingering_acks": line.lingering[Waits.ACKS],
+                "unread": len(line.unread),
                 "admitted": line.admitted,
                 "refused": line.refused,
                 "expired": line.expired,

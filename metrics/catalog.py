@@ -746,6 +746,12 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             merge="sum",
         ),
         Metric(
+            "forebay_isolation_unread",
+            "gauge",
+            "Requests in flight that gave their slot back, since their clients do not take answers",
+            ("queue",),
+        ),
+        Metric(
             "forebay_isolation_admitted_total", "counter", "Requests sent to the broker", ("queue",)
         ),
         Metric(

@@ -43,6 +43,7 @@ QUEUE_GAUGES = (
     "waiting_bytes",
     "lingering_polls",
     "lingering_acks",
+    "unread",
 )
 
 

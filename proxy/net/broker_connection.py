@@ -310,6 +310,11 @@ class BrokerConnection:
         return self._transport is not None
 
     @property
+    def reading_held(self) -> bool:
+        """Whether responses are not read now: the client does not take its own, or memory has no room."""
+        return self._transport is not None and self._transport.reading_held
+
+    @property
     def unsent_bytes(self) -> int:
         """Bytes of requests that have not left this process."""
         return self._transport.unsent_bytes if self._transport is not None else 0

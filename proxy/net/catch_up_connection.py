@@ -150,6 +150,11 @@ class CatchUpConnection:
         return 0 if self._link is None else self._link.unanswered
 
     @property
+    def reading_held(self) -> bool:
+        """Whether responses are not read now: the client does not take its own, or memory has no room."""
+        return self._link is not None and self._link.reading_held
+
+    @property
     def framed(self) -> FramedTransport:
         """The framed transport that a response has just come from. There must be a connection:
         AssertionError.
@@ -265,7 +270,7 @@ class CatchUpConnection:
         if link is None or not link.unanswered:
             return
         pending_bytes = link.framed.pending_frame_bytes
-        if pending_bytes != self._pending_bytes or link.framed.reading_held:
+        if pending_bytes != self._pending_bytes or link.reading_held:
             self._pending_bytes, self._progress_at = pending_bytes, now
         elif now - self._progress_at >= SILENCE_S:
             self._end(f"the broker has not answered on it for {SILENCE_S:g} s")

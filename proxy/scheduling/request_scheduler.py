@@ -11,6 +11,8 @@ the contents of a request. Invariants (design, "Isolation"):
 * service time begins when everything before the request on its connection is answered: a broker
   works on one request of a connection. Health learns of unanswered requests at a check
   (`_check_health`), not of each request.
+* a request whose answer Forebay does not read, since clients do not take theirs, holds no slot and
+  says nothing of the broker (`_release_unread`): no client can keep slots or condemn a topic so.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from proxy.config.isolation import build_limit
 from proxy.scheduling.processor_wait import ProcessorWait
 from proxy.scheduling.queued_request import Entry
 from proxy.scheduling.quotas import QuotaTable
+from proxy.scheduling.unread_answers import UnreadAnswers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -78,6 +81,7 @@ class RequestScheduler:
         # pipelines whose requests are counted, but not listed here
         self.pipelines: dict[PipelinedRequests, None] = {}
         self._admitted: deque[QueuedRequest] = deque()
+        self._unread = UnreadAnswers()
         self.is_dispatching = False
         self._timer: asyncio.TimerHandle | None = None
         self.due_at = float("inf")
@@ -270,6 +274,8 @@ class RequestScheduler:
             self.lines[link].append(item)
         if item.waits is Waits.POLL and item.queue != CONTROL:
             self._dispatch_admitted(self.queues.release_early(item, now))
+        if self._unread.holds(link.upstream):
+            self._dispatch_admitted(self.queues.release_unread(item, now))
 
     def _check_health(self, now: float) -> None:
         """Report to Health the oldest unanswered request of each connection that it has not seen."""
@@ -282,6 +288,21 @@ class RequestScheduler:
         reported = self._health.look([(entry.watched, entry.started_at) for entry in unreported])
         for entry, sent in zip(unreported, reported, strict=True):
             entry.report(sent)
+
+    def _release_unread(self, now: float) -> None:
+        """Return the slots of requests whose answers Forebay does not read. The time of the oldest
+        one on such a connection begins anew: it is not the broker that lets it wait.
+        """
+        for pipeline in list(self.pipelines):
+            if pipeline.framed.reading_held:
+                pipeline.materialize()
+        for link, line in self.lines.items():
+            if link.upstream.reading_held:
+                line[0].start(now)
+                if line[0].sent is not None:
+                    self._health.started(line[0].sent, now)
+        for item in self._unread.look(self.lines, self._of_connection, now):
+            self._dispatch_admitted(self.queues.release_unread(item, now))
 
     def _materialize(self) -> None:
         for pipeline in list(self.pipelines):
@@ -448,10 +469,13 @@ class RequestScheduler:
             self._run_guarded(item, partial(_refuse_one, item))
 
     def tick(self, now: float) -> None:
-        """Measure how busy the processors are. Check the topics' health, and refuse the waiting
-        requests of a topic that now hangs. Called periodically.
+        """Return the slots of unread answers. Measure how busy the processors are. Check the topics'
+        health, and refuse the waiting requests of a topic that now hangs. Called periodically.
         """
-        if now - self._health_at < LOOK_EVERY_S:
+        is_due = now - self._health_at >= LOOK_EVERY_S
+        if self.enabled and (is_due or self.queues.has_waiting):
+            self._release_unread(now)
+        if not is_due:
             return
         self._health_at = now
         self._peers.note_machine(self.processor_wait.measure(), now)

@@ -15,12 +15,15 @@ import statistics
 import struct
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
+from isolation.classify import queue_of_topic
 from protocol.api import FETCH, PRODUCE
-from tests.e2e.raw_frames import Raw, build_fetch, build_metadata
+from proxy.config.isolation import Isolation
+from tests.e2e.raw_frames import FETCH_VERSION, Raw, build_fetch, build_metadata
 from tests.fuzz.mutations import read_golden, spoil
 from tests.kit.broker.certificates import write_certificates
 from tests.kit.broker.ports import lease_port
@@ -124,9 +127,9 @@ def measure(address: str, topic: str) -> list[float]:
         reader.settle()
         for _ in range(ROUNDS):
             before = time.monotonic()
-            end = writer.produce(topic, batch_v2(1)) + 1
+            end = writer.produce_past_errors(topic, batch_v2(1)) + 1
             while reader.offset < end:
-                reader.poll(1000)
+                reader.read_past_errors(1000)
             taken.append(time.monotonic() - before)
     return taken
 
@@ -206,7 +209,7 @@ def test_large_frames_that_never_end_are_held_in_bounds(pair: Pair) -> None:
     beside, past, most = measure(pair.through, topic), measure(pair.direct, topic), 0
     with RawClient(pair.through) as writer:
         for _ in range(20):
-            writer.produce(topic, batch_v2(1, value=b"x" * 900_000))
+            writer.produce_past_errors(topic, batch_v2(1, value=b"x" * 900_000))
             most = max(most, pair.sidecar.resident_bytes - resident)
     over.set()
     for one in crowd:
@@ -224,10 +227,11 @@ def test_clients_that_ask_for_much_and_never_read(
     """Forty of them, of 50 MB each, from memory or from the broker: the rest of their answers is held in bounds, is
     gone with them, and nobody else waits for it.
     """
-    big, topic = (create_topic(pair.direct) for _ in range(2))
+    big = create_topic(pair.direct)
+    topic = create_topic_apart(pair, big)
     with RawClient(pair.through if is_stored else pair.direct) as writer:
         for _ in range(100):
-            writer.produce(big, batch_v2(1, value=b"x" * BIG_BYTES))
+            writer.produce_past_errors(big, batch_v2(1, value=b"x" * BIG_BYTES))
     with contextlib.ExitStack() as stack:
         sidecar, address = pair.sidecar, pair.through
         if encrypted:
@@ -252,9 +256,67 @@ def test_clients_that_ask_for_much_and_never_read(
         assert most < REQUEST_MEMORY_BYTES + RESPONSE_MEMORY_BYTES + MOST_MORE_BYTES
         check_calm(alone, beside, past)
         direct = read_all(pair.direct, big, end=10)
+        wait_until(lambda: not count_requests(sidecar, "waiting"))
         if not encrypted:
             assert read_all(pair.through, big, end=10) == direct
     check_nothing_stays(pair)
+
+
+def create_topic_apart(pair: Pair, other: str) -> str:
+    """A topic that shares no queue toward the broker with `other`, by name nor by id: within a queue, requests wait for
+    each other by design.
+    """
+    with RawClient(pair.direct) as client:
+        taken = find_queues(client, other)
+        while True:
+            topic = create_topic(pair.direct)
+            if not find_queues(client, topic) & taken:
+                return topic
+
+
+def find_queues(client: RawClient, topic: str) -> set[int]:
+    words, data_queues = client.topic(topic), Isolation().data_queues
+    return {queue_of_topic(key, data_queues) for key in (words.name, words.id)}
+
+
+def count_requests(sidecar: Sidecar, gauge: str) -> float:
+    """Requests of all queues toward the broker, as the gauge counts them now."""
+    name = f"forebay_isolation_{gauge}"
+    return sum(value for key, value in sidecar.metrics().items() if key[0] == name)
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_clients_that_never_read_keep_no_slots(pair: Pair) -> None:
+    """Each of theirs would keep one of the topic's six as long as it likes: memory has nothing of what they ask for."""
+    big = create_topic(pair.direct)
+    with RawClient(pair.direct) as writer:
+        for _ in range(60):
+            writer.produce_past_errors(big, batch_v2(1, value=b"x" * BIG_BYTES))
+    with contextlib.ExitStack() as stack:
+        lease = stack.enter_context(lease_port())
+        entry = {"listen": f"{HOST}:{lease.port}", "upstream": pair.direct}
+        patient = {"cache": PATIENT_CACHE, "isolation": {"maxQueueWait": "5s"}}
+        sidecar = stack.enter_context(Sidecar([entry], patient))
+        follower = stack.enter_context(RawClient(sidecar.bootstrap))
+        RawReader(follower, big, offset=60, version=FETCH_VERSION).settle()
+        asked = sidecar.fetch_requests()
+        for number in range(3):
+            client = stack.enter_context(Raw(sidecar.bootstrap))
+            client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+            # of two with the same offset, one would join the other
+            offsets = range(20 + number * 4, 24 + number * 4)
+            client.send(*(build_fetch(big, offset, 100, BIG_BYTES * 60) for offset in offsets))
+        wait_until(lambda: sidecar.fetch_requests() >= asked + 12)
+        read = partial(read_all, topic=big, version=FETCH_VERSION, end=10)
+        assert read(sidecar.bootstrap) == read(pair.direct)
+        wait_until(lambda: count_requests(sidecar, "unread") == 12)
+        assert not sidecar.metrics()["forebay_fetch_refused_total",]
 
 
 def trust_all() -> ssl.SSLContext:

@@ -20,6 +20,7 @@ RULE = QueueRule(
     max_wait_s=1.0,
     release_after_s=0.4,
     lingering_polls=2,
+    unread=2,
 )
 LIMIT = AdaptiveRule(
     floor=1, ceiling=4, initial=2, window_samples=2, window_max_s=0.5, quiet_for_s=5.0
@@ -49,7 +50,11 @@ STEPS = st.one_of(
         st.sampled_from([Waits.NOTHING, Waits.ACKS]),
     ),
     st.tuples(st.sampled_from(["land", "drop"]), st.integers(0, 20), st.booleans()),
-    st.tuples(st.sampled_from(["finish", "cancel", "release"]), st.integers(0, 20), st.booleans()),
+    st.tuples(
+        st.sampled_from(["finish", "cancel", "release", "release_unread"]),
+        st.integers(0, 20),
+        st.booleans(),
+    ),
     st.tuples(st.just("turn"), st.sampled_from([0.1, 0.5, 1.0])),
     st.tuples(st.just("change"), st.integers(0, 2)),
 )
@@ -151,6 +156,13 @@ class Model:
         if (item := self.pick(index, State.ADMITTED)) is not None:
             self.admit(self.queues.release_early(item, self.now_s))
 
+    def release_unread(self, index, _ok):
+        if (item := self.pick(index, *State)) is not None:
+            before = self.queues.statistics(self.now_s)[item.queue]["unread"]
+            self.admit(self.queues.release_unread(item, self.now_s))
+            after = self.queues.statistics(self.now_s)[item.queue]["unread"]
+            assert before == after or (after == before + 1 and not item.holds_slot)
+
     def change(self, index):
         """Other rules: who waits or is served stays so."""
         before = [item.state for item in self.items]
@@ -183,7 +195,8 @@ class Model:
             assert said["lingering_polls"] <= RULE.lingering_polls
             assert said["lingering_acks"] <= 4 * RULE.lingering_acks_per_slot
             admitted = [item for item in own if item.state is State.ADMITTED]
-            lingering = said["lingering_polls"] + said["lingering_acks"]
+            assert said["unread"] <= RULE.unread
+            lingering = said["lingering_polls"] + said["lingering_acks"] + said["unread"]
             assert len(admitted) + lifted == said["in_use"] + lingering
 
 

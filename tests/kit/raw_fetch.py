@@ -40,6 +40,13 @@ class FetchFailed(RuntimeError):
         self.code = code
 
 
+class FetchThrottled(RuntimeError):
+    """The answer names no partition (KIP-219): the broker's quota, or Forebay's refusal."""
+
+    def __init__(self, throttle_time_ms: int) -> None:
+        super().__init__(f"Fetch was answered empty, with a throttle time of {throttle_time_ms} ms")
+
+
 class TopicWords(NamedTuple):
     """A topic as Fetch names it: its name, its id (16 bytes), and the leader epochs of its partitions."""
 
@@ -140,7 +147,9 @@ class RawClient:
         max_wait_ms: int,
         isolation_level: int = 0,
     ) -> list[tuple[fetch.FetchedPartition, bytes]]:
-        """One Fetch: what is said of each partition and its record bytes, cut ones included. FetchFailed."""
+        """One Fetch: what is said of each partition and its record bytes, cut ones included. FetchFailed,
+        FetchThrottled.
+        """
         request = self.build_fetch(
             version, asked, max_wait_ms=max_wait_ms, isolation_level=isolation_level
         )
@@ -148,6 +157,8 @@ class RawClient:
         answer = fetch.scan_response(frame, version)
         if answer.error_code:
             raise FetchFailed(answer.error_code)
+        if asked and not answer.partitions:
+            raise FetchThrottled(answer.throttle_time_ms)
         return [(p, frame[max(p.start, 0) : max(p.end, 0)]) for p in answer.partitions]
 
     def send_fetch(self, version: int, asked: list[FetchPartition], *, max_wait_ms: int) -> None:
@@ -166,6 +177,17 @@ class RawClient:
         said = frames.read_produced(answer)
         assert said.error_code == 0, said
         return said.base_offset
+
+    def produce_past_errors(self, topic: str, records: bytes) -> int:
+        """`produce`, again while the broker leads nothing: its controller fences one that was too busy to report."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while True:
+            said = frames.read_produced(self.call(self.build_produce(topic, records)))
+            is_late = time.monotonic() > deadline
+            if said.error_code != ErrorCode.NOT_LEADER_OR_FOLLOWER or is_late:
+                assert said.error_code == 0, said
+                return said.base_offset
+            time.sleep(POLL_S)
 
     def abort(self) -> None:
         """Reset the connection, as a client does that dies."""
@@ -265,12 +287,12 @@ class RawReader:
             self.poll(max_wait_ms)
         return self
 
-    def read_past_errors(self) -> None:
+    def read_past_errors(self, max_wait_ms: int = 0) -> None:
         """Fetch until no error is answered: Metadata may run ahead of the log. The last FetchFailed."""
         deadline = time.monotonic() + TIMEOUT_S
         while True:
             try:
-                self.poll()
+                self.poll(max_wait_ms)
             except FetchFailed:
                 if time.monotonic() > deadline:
                     raise

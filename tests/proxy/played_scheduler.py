@@ -6,6 +6,8 @@ not answered, `Link.got` what the client was answered, in order.
 """
 
 import struct
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from types import SimpleNamespace
@@ -67,6 +69,15 @@ def make_broker(monkeypatch, **isolation):
     return broker
 
 
+@dataclass(eq=False)
+class BrokerSide:
+    """A connection to the broker."""
+
+    send: Callable[..., bool]
+    closed: bool = False
+    reading_held: bool = False
+
+
 class Link:
     """A client connection, as handlers and the request scheduler use it."""
 
@@ -84,7 +95,7 @@ class Link:
         self.pipeline = None
         self.last_ordinal = self.answered_ordinal = self.sent_count = 0
         self.count_request = lambda api_key, size_bytes: None
-        self.upstream = SimpleNamespace(closed=False, send=self._send_up)
+        self.upstream, self.catch_up = BrokerSide(self._send_up), BrokerSide(self._send_up)
         self.sent = []  # (frame, on_answer)
         self.got = []
         self.causes = []
@@ -204,7 +215,7 @@ def build_produce(batches, acks, transactional_id):
 def held(broker):
     """Count of all that the request scheduler holds; 0 once everything is answered, refused or lost."""
     queues, health = broker.scheduler.statistics()
-    names = ("in_use", "waiting", "waiting_bytes", "lingering_polls", "lingering_acks")
+    names = ("in_use", "waiting", "waiting_bytes", "lingering_polls", "lingering_acks", "unread")
     quotas = [
         account.in_flight_bytes for account in broker.scheduler.quotas.topics._accounts.values()
     ]

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from protocol.fetch import FetchedPartition, FetchRequest, FetchResponse
     from protocol.primitives import Frame
     from proxy.fetch.misses.read import Read
-    from proxy.net.framed_transport import FramedTransport
     from proxy.partitions.readable import PartitionStatus
     from proxy.partitions.table import Partition
 
@@ -69,11 +68,9 @@ class Way(Protocol):
     """The broker connection that a read uses."""
 
     @property
-    def is_connected(self) -> bool: ...
+    def reading_held(self) -> bool: ...
     @property
     def unanswered(self) -> int: ...
-    @property
-    def framed(self) -> FramedTransport: ...
 
 
 class ReadOwner(Protocol):
@@ -123,7 +120,7 @@ class SharedRead:
         """True if the response is not being read, because the client of that connection does not
         drain.
         """
-        return self.way.is_connected and self.way.framed.reading_held
+        return self.way.reading_held
 
 
 def build_coalescing_key(

@@ -12,7 +12,10 @@ from proxy.config.isolation import build_limit
 from proxy.scheduling.request_scheduler import LANDED, LANDED_FOR_WAITING, LIFTED, LIFTED_FIRST
 from tests.proxy.played_scheduler import Link, held, make_broker
 
-GAUGES = ("slots", "in_use", "waiting", "waiting_bytes", "lingering_polls", "lingering_acks")
+GAUGES = (
+    *("slots", "in_use", "waiting", "waiting_bytes"),
+    *("lingering_polls", "lingering_acks", "unread"),
+)
 TOTALS = ("admitted", "refused", "expired", "cancelled", "released")
 
 
@@ -158,13 +161,13 @@ def test_statistics_count_what_happened(monkeypatch):
     links = [Link(broker) for _ in range(5)]
     asking = [Asking(broker, link, [], str(n), is_ordered=True) for n, link in enumerate(links)]
     stands = queue(broker)
-    assert [stands[name] for name in GAUGES] == [1, 1, 3, 30, 0, 0]
+    assert [stands[name] for name in GAUGES] == [1, 1, 3, 30, 0, 0, 0]
     links[1].close("client_closed")
     broker.clock.advance(1.1)
     Asking(broker, Link(broker), [], "last")
     broker.scheduler.answered(asking[0].entry)
     stands = queue(broker)
-    assert [stands[name] for name in GAUGES] == [1, 1, 0, 0, 0, 0]
+    assert [stands[name] for name in GAUGES] == [1, 1, 0, 0, 0, 0, 0]
     assert [stands[name] for name in TOTALS] == [2, 1, 2, 1, 0]
     shown = {(sample[0], *sample[1]): sample[2] for sample in _isolation(broker)}
     for name in TOTALS:

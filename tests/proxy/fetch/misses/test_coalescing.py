@@ -37,7 +37,6 @@ def several(count=3, joiners=100):
     shared = SharedReads(links[0].broker, joiners)
     for link in links:
         link.broker.shared_reads = shared
-        link.upstream.framed = SimpleNamespace(reading_held=False)
         link.broker.counters = links[0].broker.counters
         link.broker.now = links[0].broker.now
         link.broker.disk_throttle = links[0].broker.disk_throttle
@@ -204,7 +203,7 @@ def test_held_up_read_is_not_joined():
     begin(links[0], asked())
     begin(links[1], asked())
     assert sent(links) == [2, 1, 0], "the first stands behind another request of its link"
-    links[1].upstream.framed = SimpleNamespace(reading_held=True)
+    links[1].upstream.reading_held = True
     begin(links[2], asked())
     assert sent(links) == [2, 1, 1], "the second one's client does not drain"
 

@@ -32,6 +32,7 @@ class Upstream:
     def __init__(self):
         self.framed = None
         self.is_connected = True
+        self.reading_held = False
         self.sent = []
 
     @property
