@@ -40,9 +40,12 @@ class Inputs(NamedTuple):
         return [name for name in self.names if ":/" in name]
 
     @property
-    def size_bytes(self) -> int:
-        """Stored bytes of this machine's files that are read, as far as they can be seen."""
-        return sum(_size_bytes(name) for name in self.names if ":/" not in name)
+    def size_bytes(self) -> int | None:
+        """Stored bytes of this machine's files that are read, as far as they can be seen; None: some are of another
+        store, so that nobody knows before Spark runs.
+        """
+        names = [plain_path(name) for name in self.names]
+        return None if any(":/" in name for name in names) else sum(map(_size_bytes, names))
 
 
 class FileCount(NamedTuple):
@@ -120,17 +123,28 @@ def show_ledger(ledger: Ledger) -> str:
 
 
 def _size_bytes(name: str) -> int:
-    """Of a file, or of all files below a directory; of a table what has to be read; 0 of what may not be looked at."""
+    """Of a file, of all files below a directory, or of all that a pattern matches; of a table what has to be read; 0 of
+    what may not be looked at.
+    """
     size_bytes = 0
     with suppress(OSError):
         kept_bytes = plan_read_bytes(Path(name))
         if kept_bytes is not None:
             return kept_bytes
-    below = [Path(at, one) for at, _, files in os.walk(name) for one in files]
-    for path in below or [Path(name)]:
-        with suppress(OSError):
-            size_bytes += path.stat().st_size
+    for top in _match(Path(name)):
+        below = [Path(at, one) for at, _, files in os.walk(top) for one in files]
+        for path in below or [top]:
+            with suppress(OSError):
+                size_bytes += path.stat().st_size
     return size_bytes
+
+
+def _match(path: Path) -> list[Path]:
+    """The file or directory of this very name, else all that the pattern matches."""
+    with suppress(OSError):
+        if not path.exists():
+            return list(Path(path.anchor or ".").glob(str(path.relative_to(path.anchor))))
+    return [path]
 
 
 def _may_exist(name: str) -> bool:

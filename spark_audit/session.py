@@ -72,21 +72,33 @@ def describe_spark_error(error: Exception) -> str:
 
 
 def open_session(
-    master: str | None, input_bytes: int = 0, settings: Mapping[str, str] | None = None
+    master: str | None, input_bytes: int | None = 0, settings: Mapping[str, str] | None = None
 ) -> SparkSession:
     """A quiet session. Under spark-submit its master and configuration hold, else `master` (None: this machine's
-    cores); `settings` are the user's and come last. NotReady: no Java fits, or Spark does not start.
+    cores); `settings` are the user's and come last. `input_bytes`: what is read, None where nobody knows: then no
+    setting counts on little. NotReady: no Java fits, or Spark does not start.
     """
     own: dict[str, bool | float | int | str | None] = {**(settings or {})}
     if is_submitted():
         return _fit(
             _start(SparkSession.builder.appName("forebay audit").config(map=own)),
             settings or {},
+            input_bytes,
         )
     os.environ["JAVA_HOME"] = str(find_java().home)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     chosen = {**read_defaults(os.environ), **(settings or {})}
     master = master or chosen.get("spark.master") or os.environ.get("MASTER") or "local[*]"
+    planned = plan_settings(master, input_bytes)
+    builder = SparkSession.builder.appName("forebay audit").master(master)
+    builder = builder.config(map={key: planned[key] for key in planned if key not in chosen})
+    return _fit(_start(builder.config(map=own)), chosen, input_bytes)
+
+
+def plan_settings(
+    master: str, input_bytes: int | None
+) -> dict[str, bool | float | int | str | None]:
+    """What a session is started with where the user has chosen nothing else."""
     planned: dict[str, bool | float | int | str | None] = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -95,11 +107,20 @@ def open_session(
     }
     if master.startswith("local"):
         planned |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
-        if input_bytes < TINY_INPUT_BYTES:
+        if _is_below(input_bytes, TINY_INPUT_BYTES):
             planned |= _TINY_INPUT_SETTINGS
-    builder = SparkSession.builder.appName("forebay audit").master(master)
-    builder = builder.config(map={key: planned[key] for key in planned if key not in chosen})
-    return _fit(_start(builder.config(map=own)), chosen, input_bytes)
+    return planned
+
+
+def plan_shuffle_tasks(parallelism: int, has_local_workers: bool, input_bytes: int | None) -> int:
+    """Tasks of a shuffle: for tiny input one, for small input four, else two for each core or one for 64 MiB."""
+    if has_local_workers and _is_below(input_bytes, SMALL_INPUT_BYTES):
+        return 1 if _is_below(input_bytes, TINY_INPUT_BYTES) else 4
+    return min(max(4, 2 * parallelism, (input_bytes or 0) >> 26), 2000)
+
+
+def _is_below(input_bytes: int | None, bound: int) -> bool:
+    return input_bytes is not None and input_bytes < bound
 
 
 def _start(builder: SparkSession.Builder) -> SparkSession:
@@ -120,15 +141,16 @@ def is_local(spark: SparkSession) -> bool:
     return (spark.sparkContext.master or "").startswith("local")
 
 
-def _fit(spark: SparkSession, chosen: Mapping[str, str], input_bytes: int = 0) -> SparkSession:
+def _fit(
+    spark: SparkSession, chosen: Mapping[str, str], input_bytes: int | None = 0
+) -> SparkSession:
     """Settings of the session that the user has not chosen. Times are UTC everywhere."""
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     given = {key for key, _ in spark.sparkContext.getConf().getAll()} | chosen.keys()
     if "spark.sql.shuffle.partitions" not in given:
-        tasks = max(4, 2 * spark.sparkContext.defaultParallelism, input_bytes >> 26)
-        if is_local(spark) and input_bytes < SMALL_INPUT_BYTES:
-            tasks = 1 if input_bytes < TINY_INPUT_BYTES else 4
-        spark.conf.set("spark.sql.shuffle.partitions", str(min(tasks, 2000)))
+        parallelism = spark.sparkContext.defaultParallelism
+        tasks = plan_shuffle_tasks(parallelism, is_local(spark), input_bytes)
+        spark.conf.set("spark.sql.shuffle.partitions", str(tasks))
     return spark
 
 
@@ -167,7 +189,7 @@ def plan_partition_bytes(spark: SparkSession, total_bytes: int) -> int:
     return min(max(share, 1 << 20), 32 << 20)
 
 
-def _java_options(input_bytes: int) -> str:
+def _java_options(input_bytes: int | None) -> str:
     """Half of a report's time went to the compiler. Over little input its first tier alone takes 40 % less CPU, and one
     thread collects what little garbage there is; over more, the second tier compiles only what runs for long.
     """
@@ -177,7 +199,7 @@ def _java_options(input_bytes: int) -> str:
         " -XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=20000"
         " -XX:Tier4CompileThreshold=100000 -XX:Tier4BackEdgeThreshold=800000"
     )
-    return options + (quick if input_bytes < SMALL_INPUT_BYTES else patient)
+    return options + (quick if _is_below(input_bytes, SMALL_INPUT_BYTES) else patient)
 
 
 def find_java() -> Java:

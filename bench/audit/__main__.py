@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from bench.audit import report
-from bench.audit.generate import FILE_ROWS, Load, write_boot
+from bench.audit.generate import FILE_ROWS, Load, copy_boot, write_boot
 from bench.audit.processes import CommandFailed, measure
 from bench.audit.report import Point
 from bench.demo.progress import Progress
@@ -42,6 +42,12 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--tools", default=",".join(TOOLS), help="what is run, by commas (default: all)"
     )
+    parser.add_argument(
+        "--copies",
+        type=int,
+        default=0,
+        help="copy each broker's logs so often as those of further brokers: 100 million rows are written in minutes",
+    )
     parser.add_argument("--plain", action="store_true", help="logs that are not compressed")
     parser.add_argument("--directory", type=Path, default=RESULTS, help="where the page goes")
     parser.add_argument("--scratch", type=Path, help="where logs and tables lie for a while")
@@ -51,16 +57,25 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def write_logs(directory: Path, rows: int, compressed: bool) -> int:
-    """About so many rows of BROKERS sidecars, in whole files; how many they are."""
+def write_logs(directory: Path, rows: int, compressed: bool, copies: int = 0) -> int:
+    """About so many rows of BROKERS sidecars, in whole files; how many they are. `copies`: how often each boot's files
+    are copied as those of another broker, which has the same load.
+    """
     directory.mkdir()
+    share = rows // BROKERS // (1 + copies)
     with ProcessPoolExecutor() as pool:
         turns = [
-            pool.submit(write_boot, directory, Load(broker), rows // BROKERS, compressed)
+            pool.submit(write_boot, directory, Load(broker), share, compressed)
             for broker in range(BROKERS)
         ]
+        written = [turn.result() for turn in turns]
+        turns += [
+            pool.submit(copy_boot, written[broker], Load(broker), broker + BROKERS * copy)
+            for broker in range(BROKERS)
+            for copy in range(1, 1 + copies)
+        ]
         files = sum(len(turn.result()) for turn in turns)
-    return files * min(FILE_ROWS, rows // BROKERS)
+    return files * min(FILE_ROWS, share)
 
 
 def plan_commands(logs: Path, scratch: Path) -> dict[str, list[str]]:
@@ -102,7 +117,8 @@ def run(options: argparse.Namespace, progress: Progress) -> str:
         try:
             logs, sizes = scratch / "logs", set()
             progress.step(f"writing {millions:g} million rows")
-            lines = write_logs(logs, round(millions * report.MILLION), not options.plain)
+            rows = round(millions * report.MILLION)
+            lines = write_logs(logs, rows, not options.plain, options.copies)
             for tool, arguments in plan_commands(logs, scratch).items():
                 if tool not in wanted:
                     continue

@@ -77,7 +77,8 @@ def _audit(request: "Request", master: str | None, settings: dict[str, str]) -> 
     from spark_audit.storage import Store, StoreError
 
     size_bytes = request.inputs.size_bytes
-    say(f"starting Spark for {show_bytes(size_bytes)} of logs on this machine")
+    amount = "logs of another store" if size_bytes is None else f"{show_bytes(size_bytes)} of logs"
+    say(f"starting Spark for {amount}")
     try:
         spark = open_session(master, size_bytes, settings)
     except NotReady as error:

@@ -17,9 +17,10 @@ from spark_audit.tables import is_observed
 from spark_audit.what_if.replay import HASH_RANGE, Trace, TraceEvent, plan_stride, plan_touch_rate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 OBJECT_BYTES: Final = 16_384
+BATCH_ROWS: Final = 65_536
 _PARTITION: Final = ("of", "partition")
 
 
@@ -59,9 +60,19 @@ def build_sample(
 
 def list_trace(sample: SampledEvents) -> Trace:
     """The events as the replay takes them."""
-    columns = [sample.events[name].to_pylist() for name in EVENT_COLUMNS]
-    listed = (TraceEvent((of, number), *sizes) for of, number, *sizes in zip(*columns, strict=True))
-    return Trace(list_events(listed), sample.rate)
+    return Trace(list_events(_read_events(sample.events)), sample.rate)
+
+
+def _read_events(events: Any) -> Iterator[TraceEvent]:
+    """One batch of rows at a time; all touches of a partition are one object, as they are most of the events."""
+    touches: dict[int, TraceEvent] = {}
+    for batch in events.to_batches(BATCH_ROWS):
+        columns = [batch.column(name).to_pylist() for name in EVENT_COLUMNS]
+        for of, number, size_bytes, read_bytes in zip(*columns, strict=True):
+            if size_bytes:
+                yield TraceEvent((of, number), size_bytes, read_bytes)
+            else:
+                yield touches.setdefault(of, TraceEvent((of, 0), 0, 0))
 
 
 def list_events(events: Iterable[TraceEvent]) -> list[TraceEvent]:

@@ -74,6 +74,17 @@ def test_logs_have_the_rows_that_they_say(tmp_path: Path) -> None:
     assert closed == [("close", len(lines) - 2) for lines in read]
 
 
+def test_copies_are_of_other_brokers_and_else_the_same(tmp_path: Path) -> None:
+    assert write_logs(tmp_path / "logs", 4_000, compressed=True, copies=1) == 4_000
+    texts = {path.name: path for path in (tmp_path / "logs").iterdir()}
+    boots = {name.split("-")[2]: path for name, path in texts.items()}
+    assert len(texts) == len(boots) == 2 * BROKERS
+    for broker in range(BROKERS):
+        first, other = (f"{one:016x}" for one in (broker, broker + BROKERS))
+        text, copy = (gzip.decompress(boots[boot].read_bytes()).decode() for boot in (first, other))
+        assert text != copy == text.replace(f'"boot":"{first}"', f'"boot":"{other}"')
+
+
 def points() -> list[Point]:
     """A fixed cost of 20 s, and 4 s a million."""
     return [

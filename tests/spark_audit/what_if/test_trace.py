@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
 from spark_audit.ages import build_segments
@@ -69,3 +70,19 @@ def test_what_was_read_before_it_was_stored_was_stored_by_then() -> None:
         TraceEvent((0, 1), 9, 5),
         TraceEvent((1, 7), 3, 3),
     ]
+
+
+def test_a_sample_is_listed_in_its_order_and_a_partition_s_touches_are_one_object() -> None:
+    rows = [(7, 0, 0, 0), (7, 3, 9, 0), (8, 0, 0, 0), (7, 0, 0, 0), (7, 3, 9, 4), (8, 5, 2, 2)] * 2
+    rows = [*rows[:6], *((of, number + 10, size, read) for of, number, size, read in rows[6:])]
+    touch = (7, 0, 0, 0)
+    rows += [touch] * tracing.BATCH_ROWS
+    columns = dict(zip(tracing.EVENT_COLUMNS, zip(*rows, strict=True), strict=True))
+    found = tracing.list_trace(tracing.SampledEvents(pa.table(columns), 0.25))
+    expected = [
+        TraceEvent((of, number), size, read) if size else TraceEvent((of, 0), 0, 0)
+        for of, number, size, read in rows
+    ]
+    assert found.rate == 0.25 and list(found.events) == expected
+    touches = {id(event) for event in found.events if not event.size_bytes}
+    assert len(touches) == 2, "one of each partition, over all batches"
