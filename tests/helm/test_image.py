@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helm.chart import render
+from tests.helm.chart import render_demo
 from tests.test_imports import PACKAGES, ROOT, modules
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -113,7 +113,7 @@ def test_the_image_that_the_readme_builds_is_the_one_that_a_node_pulls() -> None
     assert push[2:] == [built]
     key, _, repository = install[install.index("--set") + 1].partition("=")
     assert key == "image.repository"
-    pod = render({"image": {"repository": repository}}).one("StatefulSet")["spec"]["template"][
+    pod = render_demo({"image": {"repository": repository}}).one("StatefulSet")["spec"]["template"][
         "spec"
     ]
     assert pod["initContainers"][0]["image"] == built
