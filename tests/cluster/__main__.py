@@ -72,11 +72,11 @@ def main(words: list[str]) -> int:
     elif command == "down":
         cluster.down()
     elif command in ("kubectl", "helm", "exec"):
-        begin = {
-            "kubectl": build_kubectl(state),
-            "helm": [find_helm(), "--kubeconfig", state.kubeconfig],
-            "exec": [],
-        }[command]
+        begin = build_kubectl(state)
+        if command == "helm":
+            begin = [find_helm(), "--kubeconfig", state.kubeconfig]
+        elif command == "exec":
+            begin = []
         return subprocess.run(cluster.enter([*begin, *rest]), check=False).returncode
     else:
         print(__doc__, file=sys.stderr)

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -100,9 +101,12 @@ class Cluster:
             pid = int(path.read_text())
             if self._is_ours(pid):
                 os.kill(pid, signal.SIGKILL)
-                wait_until("the end", lambda pid=pid: not self._is_ours(pid), 60)
+                wait_until("the end", partial(self._has_ended, pid), 60)
         remove_cgroups(self.state)
         remove_state(self.state)
+
+    def _has_ended(self, pid: int) -> bool:
+        return not self._is_ours(pid)
 
     def enter(self, command: Sequence[str | Path]) -> list[str]:
         """The command as run in the node's namespaces, where pods, Services and their names are reached."""
@@ -126,7 +130,8 @@ class Cluster:
         """Run helm; its output. Raises ClusterError."""
         home = self.state.path("helm")
         known = [f"HELM_{name}_HOME={home}" for name in ("CACHE", "CONFIG", "DATA")]
-        command = ["env", *known, find_helm(), "--kubeconfig", self.state.kubeconfig, *words]
+        command: list[str | Path] = ["env", *known, find_helm()]
+        command += ["--kubeconfig", self.state.kubeconfig, *words]
         return self.run(*command, timeout_s=timeout_s)
 
     def get(self, *words: str) -> Object:

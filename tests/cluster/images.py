@@ -58,7 +58,8 @@ class Builder:
         policy: list[str | Path] = []
         if command in ("build", "commit", "from", "push"):
             policy = ["--signature-policy", self._work / "policy.json"]
-        store = ["--root", self._work / "store", "--runroot", self._work / "run"]
+        store: list[str | Path] = ["--root", self._work / "store"]
+        store += ["--runroot", self._work / "run"]
         store += ["--storage-driver", "overlay"]
         return self.run_with_packages(["buildah", *store, command, *policy, *rest])
 

@@ -6,6 +6,7 @@ Owns how a chart is installed with values, and how its pods are awaited, ended a
 import json
 import shutil
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,10 @@ def merge(*values: Mapping[str, Any]) -> Object:
     for one in values:
         for key, value in one.items():
             old = merged.get(key)
-            both = isinstance(old, Mapping) and isinstance(value, Mapping)
-            merged[key] = merge(old, value) if both else value
+            if isinstance(old, Mapping) and isinstance(value, Mapping):
+                merged[key] = merge(old, value)
+            else:
+                merged[key] = value
     return merged
 
 
@@ -93,7 +96,7 @@ class Release:
     def wait_ready(self, *pods: str) -> None:
         """Wait until all of these pods are ready."""
         for pod in pods:
-            wait_until(f"{pod} to be ready", lambda pod=pod: self.is_ready(pod), READY_S)
+            wait_until(f"{pod} to be ready", partial(self.is_ready, pod), READY_S)
 
     def count_restarts(self, pod: str, container: str) -> int:
         """How often a container, a sidecar included, was started again."""

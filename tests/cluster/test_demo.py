@@ -4,6 +4,7 @@ The tests of this file build on each other: one release, one load, which loses n
 """
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -64,11 +65,11 @@ def test_the_throttle_knows_a_fresh_volume(release: Release) -> None:
     """The broker makes its log directory after the sidecar's start; without a restart the throttle finds its disk."""
     for pod in PODS:
         assert release.count_restarts(pod, "forebay") == 0
-        wait_until(
-            "the disk",
-            lambda pod=pod: release.metric(pod, "forebay_throttle_disk_sampled{") == 1,
-            90,
-        )
+        wait_until("the disk", partial(samples_disk, release, pod), 90)
+
+
+def samples_disk(release: Release, pod: str) -> bool:
+    return release.metric(pod, "forebay_throttle_disk_sampled{") == 1
 
 
 def test_a_first_start_warns_of_nothing(release: Release) -> None:

@@ -1,6 +1,7 @@
 """A StatefulSet of one's own with the named templates: helm/example, with TLS toward clients, under a load."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,8 @@ class Authority:
         directory.mkdir(parents=True, exist_ok=True)
         self.certificate = directory / "ca.crt"
         new = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "30"]
-        run([*new, "-subj", "/CN=ca", "-keyout", directory / "ca.key", "-out", self.certificate])
+        new += ["-subj", "/CN=ca", "-keyout", str(directory / "ca.key")]
+        run([*new, "-out", str(self.certificate)])
 
     def issue(self) -> Object:
         """A Secret with a new key and certificate for the brokers' names."""
@@ -109,6 +111,10 @@ def fetch_serial(release: Release, pod: str) -> str:
     return run(["openssl", "x509", "-noout", "-serial"], stdin=shown)
 
 
+def shows_another(release: Release, pod: str, serial: str) -> bool:
+    return fetch_serial(release, pod) != serial
+
+
 def test_each_broker_has_a_claim_for_its_access_log(release: Release) -> None:
     claims = release.cluster.get("pvc", "-n", NAMESPACE)["items"]
     logs = [one for one in claims if one["metadata"]["name"].startswith("forebay-access-log-")]
@@ -124,7 +130,7 @@ def test_renewed_certificate(release: Release, load: Load, authority: Authority)
         for pod in PODS:
             wait_until(
                 "the new certificate",
-                lambda pod=pod: fetch_serial(release, pod) != old[pod],
+                partial(shows_another, release, pod, old[pod]),
                 READY_S,
             )
     assert [release.count_restarts(pod, "forebay") for pod in PODS] == [0, 0, 0]
