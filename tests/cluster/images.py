@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from tests.cluster.layout import HERE, ROOT, ClusterError, find_cache, find_image, find_packages
@@ -67,7 +68,7 @@ class Builder:
         """Run a command of the unpacked packages: they lie over /usr while it runs."""
         layers = f"lowerdir={find_packages()}/usr:/usr"
         over = f'mount -t overlay overlay -o "{layers}" /usr && exec "$@"'
-        unshare = ["nice", "-n", "10", "unshare", "--mount", "--propagation", "private"]
+        unshare = ["nice", "-n", "5", "unshare", "--mount", "--propagation", "private"]
         environment = {
             **os.environ,
             "BUILDAH_ISOLATION": "chroot",
@@ -160,8 +161,13 @@ def find_commit() -> str:
     return run(["git", "-C", ROOT, "rev-parse", "HEAD"]).strip()
 
 
+@cache
 def find_tag() -> str:
-    """A tag that is another one after each change of what the image is built from."""
+    """A tag that is another one after each change of what the image is built from. FOREBAY_IMAGE_TAG names an image
+    that is in the cache already.
+    """
+    if named := os.environ.get("FOREBAY_IMAGE_TAG"):
+        return named
     paths = ["helm/image", "pyproject.toml", "runtime.lock", "build.lock", "README.md", *PRODUCT]
     listed = run(
         ["git", "-C", ROOT, "ls-files", "--cached", "--others", "--exclude-standard", *paths]

@@ -41,6 +41,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 ROOT / name, source / name, ignore=shutil.ignore_patterns("*.so", "__pycache__")
             )
         else:
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, source / name)
     pip = [
         sys.executable,
@@ -81,6 +82,16 @@ def run(installed: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_every_module_of_the_product_is_in_the_wheel(installed: Path) -> None:
     done = run(installed, "-c", STRANGERS, str(installed), ",".join(PACKAGES), *modules())
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_the_description_has_links_that_work_on_the_index(installed: Path) -> None:
+    (metadata,) = installed.glob("forebay-*.dist-info/METADATA")
+    text = metadata.read_text()
+    links = re.findall(r"\]\(([^)\s]+)\)", text)
+    assert links and all(link.startswith(("https://", "#")) for link in links)
+    assert {line.split(", ")[0] for line in text.splitlines() if "Project-URL" in line} == {
+        f"Project-URL: {name}" for name in ("Source", "Documentation", "Changelog", "Issues")
+    }
 
 
 def test_it_reads_a_configuration(installed: Path) -> None:
