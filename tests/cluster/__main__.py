@@ -49,10 +49,15 @@ def start_loaded(cluster: Cluster) -> None:
 
 def load_images(cluster: Cluster) -> None:
     """Give the node the broker's image, under both names that charts use, and Forebay's of this work tree."""
-    cluster.load(find_image("kafka"))
+    ctr = ["ctr", "-n", "k8s.io", "images"]
+    held = cluster.run(*ctr, "ls", "-q").split()
     mirrored = f"{images.REGISTRY}/{images.KAFKA.partition('/')[2]}"
-    cluster.run("ctr", "-n", "k8s.io", "images", "tag", "--force", images.KAFKA, mirrored)
-    cluster.load(find_image(f"forebay-{images.find_tag()}"))
+    if mirrored not in held:
+        cluster.load(find_image("kafka"))
+        cluster.run(*ctr, "tag", images.KAFKA, mirrored)
+    tag = images.find_tag()
+    if f"{images.FOREBAY}:{tag}" not in held:
+        cluster.load(find_image(f"forebay-{tag}"))
 
 
 def main(words: list[str]) -> int:

@@ -14,9 +14,9 @@ from tests.cluster.cluster import Cluster, find_obstacle
 from tests.cluster.layout import State
 
 HEAD = (
-    "| scenario | acknowledged | failed | lost | duplicates | slowest acknowledgement, s | "
+    "| scenario | acknowledged | failed | duplicates | slowest acknowledgement, s | "
     "longest pause of the producer, s | of the group, s | warnings of the clients |\n"
-    "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+    "| --- | --- | --- | --- | --- | --- | --- | --- |"
 )
 
 

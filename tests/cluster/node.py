@@ -47,6 +47,8 @@ CONTROLLERS = (
     "pids",
     "systemd",
 )
+WEIGHT = 16 * 1024
+"""All pods together count as one of the machine's processes, whose weight is 1024: they get that of sixteen."""
 SYSCTLS = {
     "vm/overcommit_memory": 1,
     "vm/panic_on_oom": 0,
@@ -118,6 +120,7 @@ def _make_cgroups(state: State) -> None:
     for name in ("cpuset.cpus", "cpuset.mems"):  # empty in a new group, and must be set before use
         text = (CGROUPS / "cpuset" / name).read_text()
         (CGROUPS / "cpuset" / state.cgroup / name).write_text(text)
+    (CGROUPS / "cpu" / state.cgroup / "cpu.shares").write_text(str(WEIGHT))
 
 
 def _start_containerd(state: State) -> None:

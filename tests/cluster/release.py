@@ -25,6 +25,7 @@ SMALL: Object = {
         "accessLog": {"keepSize": "64MiB", "rotateSize": "16MiB"},
     },
     "resources": {"cpu": "50m", "memory": "448Mi", "cpuLimit": False},
+    "startupProbe": {"failureThreshold": 300},
 }
 """Values of a sidecar that finds room on a small node thrice."""
 
@@ -53,11 +54,19 @@ class Release:
 
     def install(self, *values: Mapping[str, Any], waits: bool = True) -> None:
         """Install, or upgrade to these values."""
+        words = self._build_upgrade(*values)
+        words += ["--timeout", f"{READY_S:g}s", *(["--wait"] if waits else [])]
+        self.cluster.helm(*words, timeout_s=READY_S + 30)
+
+    def _build_upgrade(self, *values: Mapping[str, Any]) -> list[str]:
         file = self.cluster.state.path("values", f"{self.namespace}-{self.name}.json")
         file.write_text(json.dumps(merge(*values)))
-        words = ["upgrade", "--install", self.name, str(self.chart), "-n", self.namespace]
-        words += ["-f", str(file), "--timeout", f"{READY_S:g}s"]
-        self.cluster.helm(*words, *(["--wait"] if waits else []), timeout_s=READY_S + 30)
+        upgrade = ["upgrade", "--install", self.name, str(self.chart), "-n", self.namespace]
+        return [*upgrade, "-f", str(file)]
+
+    def render(self, *values: Mapping[str, Any]) -> str:
+        """What an upgrade to these values would apply."""
+        return self.cluster.helm(*self._build_upgrade(*values), "--dry-run=server")
 
     def helm(self, command: str, *words: str) -> str:
         """Run another of helm's commands on this release."""
@@ -105,13 +114,17 @@ class Release:
         return int(next(one["restartCount"] for one in both if one["name"] == container))
 
     def kill(self, pod: str, container: str) -> None:
-        """Send SIGKILL to the first process of a container: as the kernel does that runs out of memory."""
+        """Send SIGKILL to the first process of a container, as the kernel does that runs out of memory. Return when it
+        was started again and the pod is ready.
+        """
         status = self.pod(pod)["status"]
         both = status.get("initContainerStatuses", []) + status.get("containerStatuses", [])
         found = next(one["containerID"] for one in both if one["name"] == container)
-        self.cluster.run(
-            "ctr", "-n", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", found.partition("://")[2]
-        )
+        before = self.count_restarts(pod, container)
+        task = found.partition("://")[2]
+        self.cluster.run("ctr", "-n", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", task)
+        wait_until("a restart", lambda: self.count_restarts(pod, container) > before, READY_S)
+        self.wait_ready(pod)
 
     def evict(self, pod: str) -> None:
         """Evict a pod as a drain does. Raises ClusterError where a budget refuses."""
@@ -133,7 +146,8 @@ class Release:
 
     def count_hits(self, *pods: str) -> float:
         """Record bytes that the memory of these pods has served."""
-        return sum(self.metric(pod, 'forebay_fetch_bytes_total{result="hit"') for pod in pods)
+        hits = 'forebay_fetch_bytes_total{reason="",result="hit"}'
+        return sum(self.metric(pod, hits) for pod in pods)
 
     def forebay_log(self, pod: str) -> list[Object]:
         """Forebay's log lines of a pod, as far as they are JSON."""

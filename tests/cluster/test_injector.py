@@ -87,11 +87,10 @@ def test_readers_are_served_from_memory(release: Release, load: Load) -> None:
 
 
 def test_killed_sidecar(release: Release, load: Load) -> None:
+    before = release.count_restarts("kafka-0", "kafka")
     with load.watching("injected sidecar killed"):
         release.kill("kafka-0", "forebay")
-        wait_until("a restart", lambda: release.count_restarts("kafka-0", "forebay") == 1, READY_S)
-        release.wait_ready("kafka-0")
-    assert release.count_restarts("kafka-0", "kafka") == 0
+    assert release.count_restarts("kafka-0", "kafka") == before
 
 
 def test_brokers_that_their_owner_rolls_get_it_again(release: Release, load: Load) -> None:

@@ -128,3 +128,16 @@ def test_the_image_that_the_readme_builds_is_the_one_that_a_node_pulls() -> None
         "spec"
     ]
     assert pod["initContainers"][0]["image"] == built
+
+
+def test_the_base_is_pinned_and_both_images_say_what_they_are() -> None:
+    text = (ROOT / "helm/image/Containerfile").read_text()
+    assert re.search(r"^ARG BASE=python:3\.11-slim-bookworm@sha256:[0-9a-f]{64}$", text, re.M)
+    version = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.M)
+    assert version is not None
+    final = text.split("\nFROM ")[-1], text.split(" AS audit\n")[1].split("\nFROM ")[0]
+    for stage in final:
+        labels = dict(re.findall(r'org\.opencontainers\.image\.(\w+)="([^"]*)"', stage))
+        assert labels["version"] == version[1] and labels["licenses"] == "Apache-2.0"
+        assert labels["revision"] == "$COMMIT" and labels["title"] and labels["description"]
+        assert "\nUSER 10001:10001\n" in stage

@@ -11,7 +11,7 @@ from tests.helm.test_render import NEWEST, check_object
 PAGES = HELM.parent / "docs" / "kubernetes"
 BLOCK = re.compile(r"```yaml\n(# helm install (\S+) helm/forebay.*?)```", re.DOTALL)
 FOUND = {
-    f"{page.stem} {values['mode'] if 'mode' in values else 'injector'}": (page, name, values)
+    f"{page.stem} {values.get('mode', 'injector')}": (page, name, values)
     for page in sorted(PAGES.glob("*.md"))
     for text, name in BLOCK.findall(page.read_text())
     for values in [yaml.safe_load(text)]

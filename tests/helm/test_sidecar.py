@@ -299,3 +299,38 @@ def test_a_tag_may_look_like_a_number(tag: str | int | None, written: str) -> No
     pod = render_demo(values).one("StatefulSet")["spec"]["template"]["spec"]
     assert pod["initContainers"][0]["image"] == f"forebay:{written}"
     assert pod["containers"][0]["image"] == f"apache/kafka:{written}"
+
+
+def test_secrets_are_in_the_checksum_where_they_are_named() -> None:
+    def annotations(values: Object) -> Object:
+        stateful = render_demo(values).one("StatefulSet")
+        found: Object = stateful["spec"]["template"]["metadata"]["annotations"]
+        return found
+
+    assert "forebay/secrets-checksum" not in annotations({})
+    assert "forebay/secrets-checksum" in annotations({"checksumSecrets": ["token"]})
+
+
+def test_the_cpu_limit_may_be_left_out() -> None:
+    values: Object = {
+        "resources": {"cpuLimit": False},
+        "broker": {"resources": {"cpuLimit": False}},
+    }
+    pod = render_demo(values).one("StatefulSet")["spec"]["template"]["spec"]
+    for container in (*pod["initContainers"], *pod["containers"]):
+        assert set(container["resources"]["limits"]) == {"memory"}
+        assert set(container["resources"]["requests"]) == {"cpu", "memory"}
+
+
+def test_labels_of_ones_own_are_on_every_object() -> None:
+    rendered = render_demo({"commonLabels": {"team": "kafka"}})
+    assert {item["metadata"]["labels"]["team"] for item in rendered.objects} == {"kafka"}
+
+
+def test_a_certificate_of_cert_manager_is_where_the_configuration_finds_it() -> None:
+    given = {"enabled": True, "issuerRef": {"name": "a", "kind": "Issuer"}, "dnsNames": ["b"]}
+    sidecar = render_sidecar({"certManager": given})
+    assert sidecar.mounts["forebay-certificate"] == "/etc/forebay-certificate"
+    secret = sidecar.volumes["forebay-certificate"]["secret"]["secretName"]
+    certificate = render_demo({"certManager": given}).one("Certificate")["spec"]
+    assert certificate["secretName"] == secret
