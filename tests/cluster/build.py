@@ -49,7 +49,7 @@ def filling_cache() -> Iterator[Path]:
 def list_missing() -> list[str]:
     """What must be on the machine and is not: one line for each."""
     commands = {
-        "go": "Go 1.24 or newer compiles Kubernetes (https://go.dev/dl)",
+        "go": "Go 1.24 or newer compiles Kubernetes: go.dev/dl",
         "openssl": "openssl makes keys: apt-get install openssl",
         "gcc": "gcc compiles the pause program: apt-get install gcc",
     }

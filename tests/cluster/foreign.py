@@ -90,7 +90,7 @@ def build_brokers(namespace: str, advertised: str, labels: Mapping[str, str]) ->
 def _build_pod() -> Object:
     broker = {
         "name": "kafka",
-        "image": KAFKA.removeprefix("docker.io/"),
+        "image": KAFKA,
         "command": ["/bin/bash", "-c", SCRIPT],
         "env": [
             {"name": "CLUSTER_ID", "value": CLUSTER_ID},

@@ -22,8 +22,8 @@ from tests.kit.broker.jars import KAFKA_4, kafka_jars
 REGISTRY = "images.invalid"
 """Where the images seem to come from. A name without a registry would be a public one to the node."""
 FOREBAY = f"{REGISTRY}/forebay"
-KAFKA = f"docker.io/apache/kafka:{KAFKA_4}"
-"""The name that a node makes of the chart's `apache/kafka`."""
+KAFKA = f"{REGISTRY}/apache/kafka:{KAFKA_4}"
+KAFKA_ARCHIVE = f"kafka-{KAFKA_4}"
 PRODUCT = ("proxy", "protocol", "blockcache", "throttle", "isolation", "metrics", "spark_audit")
 BUILD_S = 1800.0
 BASES = {
@@ -121,7 +121,7 @@ def build_fixed_images() -> None:
             run(["gcc", *flags, "-o", directory / "pause", source / "pause.c"])
             _build(builder, "localhost/pause:1", source / "Containerfile", directory)
             builder.save("localhost/pause:1", find_image("pause"))
-    if not find_image("kafka").exists():
+    if not find_image(KAFKA_ARCHIVE).exists():
         with building() as builder:
             directory = builder.make_directory("kafka")
             source = HERE / "images/kafka"
@@ -129,7 +129,7 @@ def build_fixed_images() -> None:
             run(["cp", source / "kafka.sh", directory / "kafka.sh"])
             base = builder.import_base("java")
             _build(builder, KAFKA, source / "Containerfile", directory, BASE=base)
-            builder.save(KAFKA, find_image("kafka"))
+            builder.save(KAFKA, find_image(KAFKA_ARCHIVE))
 
 
 def build_forebay_image(tag: str) -> Path:

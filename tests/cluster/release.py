@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster.cluster import Cluster, Object
-from tests.cluster.images import REGISTRY, find_tag
+from tests.cluster.images import KAFKA, REGISTRY, find_tag
 from tests.cluster.layout import ROOT
 from tests.cluster.programs import wait_until
 
@@ -156,9 +156,15 @@ class Release:
 
 
 def copy_example(directory: Path) -> Path:
-    """helm/example with its dependency in place, as `helm dependency build` leaves it."""
+    """helm/example with its dependency in place, as `helm dependency build` leaves it, and the cluster's own name of
+    the broker's image.
+    """
     chart = directory / "example"
     shutil.rmtree(chart, ignore_errors=True)
     shutil.copytree(ROOT / "helm/example", chart, ignore=shutil.ignore_patterns("charts"))
     shutil.copytree(CHART, chart / "charts/forebay")
+    template = chart / "templates/statefulset.yaml"
+    text = template.read_text()
+    assert f"image: apache/{KAFKA.rpartition('/')[2]}" in text
+    template.write_text(text.replace("image: apache/", f"image: {REGISTRY}/apache/"))
     return chart

@@ -15,9 +15,7 @@ from tests.cluster.release import Release
 
 NAME = "zz-stranger"
 SIDECAR = {
-    "initContainers": [
-        {"name": "stranger", "image": KAFKA.removeprefix("docker.io/"), "command": ["true"]}
-    ],
+    "initContainers": [{"name": "stranger", "image": KAFKA, "command": ["true"]}],
     "volumes": [],
     "labels": {},
     "annotations": {},

@@ -7,6 +7,7 @@ import pytest
 from tests.cluster import foreign
 from tests.cluster.clients import Load, build_namespace, running_load
 from tests.cluster.cluster import Cluster, Object
+from tests.cluster.images import KAFKA
 from tests.cluster.layout import DOMAIN
 from tests.cluster.programs import wait_until
 from tests.cluster.release import READY_S, SMALL, Release, merge
@@ -137,7 +138,7 @@ def read_counts(release: Release) -> dict[str, float]:
 
 def create_pod(release: Release, name: str) -> None:
     """A pod with the label, as an operator would create one."""
-    container = {"name": "main", "image": "apache/kafka:4.3.1", "command": ["sleep", "infinity"]}
+    container = {"name": "main", "image": KAFKA, "command": ["sleep", "infinity"]}
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -159,7 +160,7 @@ def test_without_an_injector_brokers_start_all_the_same(release: Release) -> Non
     create_pod(release, "without")
     release.wait_ready("without")
     assert "initContainers" not in release.pod("without")["spec"]
-    notes = release.helm("get", "notes")
+    notes = release.cluster.helm("get", "notes", NAME, "-n", NAMESPACE)
     (line,) = [line for line in notes.splitlines() if "!forebay/sidecar" in line]
     selector = line.partition("-l ")[2].strip().strip("'")
     assert "pod/without" in release.kubectl("get", "pod", "-o", "name", "-l", selector)
