@@ -8,7 +8,7 @@ ALONE = $(BIN)/pytest -q -m alone $$(git grep -l 'mark\.alone' -- tests)
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE  # tests start interpreters by the hundred: each would compile every module again
 
-.PHONY: help build demo lab bench shape growth audit-bench audit-rows test check lint types suite audit-runs restart-runs collect tidy unit e2e soak kills chaos matrix docs lock tools clean
+.PHONY: help build demo lab bench shape growth audit-bench audit-rows test check lint types suite audit-runs restart-runs collect tidy unit e2e soak kills chaos matrix cluster apiserver docs lock tools clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -87,6 +87,12 @@ chaos: build tools ## clients while brokers, Forebays and wires fail, and beside
 
 matrix: build tools ## clients of many kinds and ages, directly and through Forebay; writes docs/clients.md
 	$(BIN)/python -m tests.matrix --write docs/clients.md $(MATRIX)
+
+cluster: build tools ## the chart on a Kubernetes of one node in namespaces of its own; root; the first time 15 minutes more
+	$(BIN)/python -m tests.cluster build && $(BIN)/pytest -s -m long tests/cluster
+
+apiserver: build ## every scenario of the chart before a real API server; no root; a minute, the first time ten more
+	$(BIN)/python -m tests.cluster build --no-node && $(BIN)/pytest -m long tests/cluster/test_apiserver.py
 
 docs: build ## write docs/configuration.md and docs/metrics.md from the code
 	$(BIN)/python -m proxy.config.docs && $(BIN)/python -m metrics.catalog_docs

@@ -1,4 +1,4 @@
-"""Hatchling's build hook: puts the extensions and the commit into the wheel; an editable install builds in place.
+"""Hatchling's hooks: the extensions and the commit in the wheel, README.md with links that work away from the tree.
 
 Must not know how they are compiled (`_build.py`). It is loaded by path, before the package can be imported.
 """
@@ -7,12 +7,29 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
+
+RELATIVE_LINK = re.compile(r"\]\((?![a-z]+:|#)([^)\s]+)\)")
+
+
+class ReadmeHook(MetadataHookInterface):
+    """Gives the package README.md as its description."""
+
+    PLUGIN_NAME = "custom"
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        """Set `readme`. The package index shows it where no file of the tree is: links become those of the source."""
+        text = (Path(self.root) / "README.md").read_text()
+        source = metadata["urls"]["Source"]
+        absolute = RELATIVE_LINK.sub(rf"]({source}/blob/main/\1)", text)
+        metadata["readme"] = {"content-type": "text/markdown", "text": absolute}
 
 
 class ExtensionBuildHook(BuildHookInterface[Any]):

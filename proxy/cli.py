@@ -1,5 +1,5 @@
 """The command line: `forebay serve`, `forebay config check`, `forebay arena inspect`, `forebay
-audit`, `forebay canary`; and `forebay worker`, which only the supervisor starts.
+audit`, `forebay canary`, `forebay injector`; and `forebay worker`, which only the supervisor starts.
 
 Owns arguments, help, exit codes and the start order: configuration, log, event loop. Must not know
 configuration keys without a flag. Imports the modules of a command only when the command is given,
@@ -105,6 +105,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return run_audit(given[1:])
     if given[:1] == ["canary"]:
         return run_canary(given[1:])
+    if given[:1] == ["injector"]:
+        return run_injector(given[1:])
     if given[:1] == ["worker"]:
         return run_worker(given[1:])
     options = build_parser().parse_args(given)
@@ -137,6 +139,7 @@ def build_parser() -> argparse.ArgumentParser:
         "audit", help="hit ratios and the sizing curve from access logs; what changed (audit diff)"
     )
     commands.add_parser("canary", help="latency through Forebay and past it, every few seconds")
+    commands.add_parser("injector", help="a Kubernetes webhook that puts the sidecar into pods")
     return parser
 
 
@@ -319,6 +322,14 @@ def run_audit(arguments: Sequence[str]) -> int:
 def run_canary(arguments: Sequence[str]) -> int:
     """`forebay canary ...`: proxy.canary parses `arguments`. Returns the exit code."""
     from proxy.canary.command import main as run
+
+    collect_garbage()
+    return run(arguments)
+
+
+def run_injector(arguments: Sequence[str]) -> int:
+    """`forebay injector ...`: proxy.injector parses `arguments`. Returns the exit code."""
+    from proxy.injector.command import main as run
 
     collect_garbage()
     return run(arguments)

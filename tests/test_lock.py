@@ -16,10 +16,8 @@ RUNTIME: list[str] = [
     *PROJECT["project"]["optional-dependencies"]["canary"],
 ]
 BUILD: list[str] = PROJECT["build-system"]["requires"]
-DEV: list[str] = [
-    *PROJECT["dependency-groups"]["dev"],
-    *PROJECT["project"]["optional-dependencies"]["audit"],
-]
+AUDIT: list[str] = PROJECT["project"]["optional-dependencies"]["audit"]
+DEV: list[str] = [*PROJECT["dependency-groups"]["dev"], *AUDIT]
 HASH = re.compile(r" --hash=sha256:[0-9a-f]{64}\b")
 
 
@@ -37,7 +35,12 @@ def read_pins(lock: str) -> dict[str, list[Version]]:
 
 @pytest.mark.parametrize(
     ("lock", "wanted"),
-    [("runtime.lock", RUNTIME), ("build.lock", BUILD), ("dev.lock", [*RUNTIME, *BUILD, *DEV])],
+    [
+        ("runtime.lock", RUNTIME),
+        ("build.lock", BUILD),
+        ("audit.lock", [*RUNTIME, *AUDIT]),
+        ("dev.lock", [*RUNTIME, *BUILD, *DEV]),
+    ],
 )
 def test_all_that_is_asked_for_is_pinned_run_make_lock(lock: str, wanted: list[str]) -> None:
     pins = read_pins(lock)
@@ -48,7 +51,8 @@ def test_all_that_is_asked_for_is_pinned_run_make_lock(lock: str, wanted: list[s
 
 def test_what_runs_is_what_was_tested() -> None:
     tested, built = read_pins("dev.lock"), read_pins("build.lock")
-    assert read_pins("runtime.lock").items() <= tested.items()
+    assert read_pins("runtime.lock").items() <= read_pins("audit.lock").items()
+    assert read_pins("audit.lock").items() <= tested.items()
     assert built.items() <= tested.items()
 
 

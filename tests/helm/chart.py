@@ -24,6 +24,8 @@ SCENARIOS = {
     path.name.removesuffix("-values.yaml"): path
     for path in sorted((CHART / "ci").glob("*-values.yaml"))
 }
+SIDECARS = tuple(name for name in SCENARIOS if name != "gateway")
+"""Scenarios whose Forebay stands in the brokers' pods."""
 RELEASE, NAMESPACE = "trial", "kafka"
 Object = dict[str, Any]
 
@@ -37,6 +39,11 @@ class Rendered(NamedTuple):
     def of_kind(self, kind: str) -> list[Object]:
         """All objects of a kind, in the order of the templates' names."""
         return [item for item in self.objects if item["kind"] == kind]
+
+    def objects_of(self, file: str) -> Object:
+        """The only ConfigMap that holds a file of that name."""
+        (found,) = [item for item in self.of_kind("ConfigMap") if file in item["data"]]
+        return found
 
     def one(self, kind: str, name: str | None = None) -> Object:
         """The only object of a kind (and name); anything else is the test's failure."""
@@ -60,6 +67,12 @@ def render(values: Mapping[str, Any] | None = None, chart: Path = CHART) -> Rend
     return Rendered(
         tuple(objects), "".join(text for name, text in files.items() if name.endswith("/NOTES.txt"))
     )
+
+
+def render_demo(values: Mapping[str, Any] | None = None) -> Rendered:
+    """The chart with its demo broker, and these values besides."""
+    given = dict(values or {})
+    return render({**given, "broker": {"enabled": True, **given.get("broker", {})}})
 
 
 @cache

@@ -1,8 +1,8 @@
-"""The shapes of the Prometheus operator's resources that the chart uses, as JSON Schema.
+"""The shapes of the Prometheus operator's and cert-manager's resources that the chart uses, as JSON Schema.
 
-Owns what kubernetes-validate has no schema for. Written from the operator's API reference
-(monitoring.coreos.com/v1), limited to the fields that the chart sets: one that is not here is refused, so a
-typing error is found.
+Owns what kubernetes-validate has no schema for. Written from the API references of monitoring.coreos.com/v1 and
+cert-manager.io/v1, limited to the fields that the chart sets: one that is not here is refused, so a typing error is
+found.
 """
 
 from typing import Any
@@ -48,29 +48,38 @@ RELABELING = {
 }
 RELABELINGS = _optional({"type": "array", "items": RELABELING, "minItems": 1})
 
+ENDPOINT = _exactly(
+    port={"type": "string", "maxLength": 15},
+    path={"type": "string", "pattern": "^/"},
+    interval=DURATION,
+    scrapeTimeout=DURATION,
+    relabelings=RELABELINGS,
+    metricRelabelings=RELABELINGS,
+    scheme={"enum": ["http", "https"]},
+    tlsConfig=_optional(
+        _exactly(serverName=TEXT, ca=_exactly(secret=_exactly(name=TEXT, key=TEXT)))
+    ),
+    authorization=_optional(_exactly(credentials=_exactly(name=TEXT, key=TEXT))),
+)
+SELECTED = {
+    "selector": _exactly(matchLabels={**STRINGS, "minProperties": 1}),
+    "namespaceSelector": _exactly(matchNames={"type": "array", "items": TEXT, "minItems": 1}),
+}
 SPECS: dict[str, Object] = {
     "ServiceMonitor": _exactly(
-        selector=_exactly(matchLabels={**STRINGS, "minProperties": 1}),
-        namespaceSelector=_exactly(
-            matchNames={"type": "array", "items": {"type": "string"}, "minItems": 1}
-        ),
-        endpoints={
-            "type": "array",
-            "minItems": 1,
-            "items": _exactly(
-                port={"type": "string", "maxLength": 15},
-                path={"type": "string", "pattern": "^/"},
-                interval=DURATION,
-                scrapeTimeout=DURATION,
-                relabelings=RELABELINGS,
-                metricRelabelings=RELABELINGS,
-                scheme={"enum": ["http", "https"]},
-                tlsConfig=_optional(
-                    _exactly(serverName=TEXT, ca=_exactly(secret=_exactly(name=TEXT, key=TEXT)))
-                ),
-                authorization=_optional(_exactly(credentials=_exactly(name=TEXT, key=TEXT))),
-            ),
-        },
+        **SELECTED, endpoints={"type": "array", "minItems": 1, "items": ENDPOINT}
+    ),
+    "PodMonitor": _exactly(
+        **SELECTED, podMetricsEndpoints={"type": "array", "minItems": 1, "items": ENDPOINT}
+    ),
+    "Issuer": _exactly(selfSigned=_exactly()),
+    "Certificate": _exactly(
+        secretName=TEXT,
+        issuerRef=_exactly(kind={"enum": ["Issuer", "ClusterIssuer"]}, name=TEXT),
+        dnsNames={"type": "array", "items": TEXT, "minItems": 1},
+        duration=_optional(DURATION),
+        renewBefore=_optional(DURATION),
+        privateKey=_optional(_exactly(rotationPolicy={"const": "Always"})),
     ),
     "PrometheusRule": _exactly(
         groups={
@@ -96,10 +105,12 @@ SPECS: dict[str, Object] = {
     ),
 }
 CRD_KINDS = frozenset(SPECS)
+CERTIFICATES = ("Certificate", "Issuer")
 
 
 def check_crd(item: Object) -> None:
     """Raises jsonschema.ValidationError where the object is not of the operator's shape."""
-    shape = {"apiVersion": {"const": "monitoring.coreos.com/v1"}, "kind": {"const": item["kind"]}}
+    group = "cert-manager.io" if item["kind"] in CERTIFICATES else "monitoring.coreos.com"
+    shape = {"apiVersion": {"const": f"{group}/v1"}, "kind": {"const": item["kind"]}}
     metadata = {"type": "object", "required": ["name", "namespace", "labels"]}
     jsonschema.validate(item, _exactly(**shape, metadata=metadata, spec=SPECS[item["kind"]]))

@@ -7,9 +7,9 @@ from pathlib import Path
 import helm_python
 import pytest
 
-from tests.helm.chart import Object, Rendered, render, render_example, render_scenario
+from tests.helm.chart import Object, Rendered, render_demo, render_example, render_scenario
 
-WITH_BROKER = ("default", "small", "passthrough", "three-brokers")
+WITH_BROKER = ("demo", "small", "passthrough", "three-brokers")
 
 
 def parse_properties(text: str) -> dict[str, str]:
@@ -112,7 +112,7 @@ def test_large_numbers_stay_whole() -> None:
         "broker": {"securityContext": owner, "config": {"log.retention.ms": 259200000}},
         "config": {"cache": {"size": 1 << 30}},
     }
-    rendered = render(values)
+    rendered = render_demo(values)
     properties = parse_properties(
         rendered.one("ConfigMap", "trial-forebay-broker")["data"]["server.properties"]
     )
@@ -137,7 +137,7 @@ def test_own_properties_are_kept_but_cannot_undo_the_listeners(tmp_path: Path) -
             }
         }
     }
-    properties, _ = start_broker(render(values), "trial-forebay-broker-0", tmp_path)
+    properties, _ = start_broker(render_demo(values), "trial-forebay-broker-0", tmp_path)
     assert properties["listeners"].startswith("CLIENT://127.0.0.1:19092,")
     assert (properties["offsets.topic.replication.factor"], properties["a.b"]) == ("1", "true")
 
@@ -161,7 +161,9 @@ def test_services_reach_forebay_by_number(scenario: str) -> None:
 
 def test_the_cluster_id_is_a_uuid_that_lasts() -> None:
     def cluster_id(values: Object) -> str:
-        (container,) = render(values).one("StatefulSet")["spec"]["template"]["spec"]["containers"]
+        (container,) = render_demo(values).one("StatefulSet")["spec"]["template"]["spec"][
+            "containers"
+        ]
         return next(str(item["value"]) for item in container["env"] if item["name"] == "CLUSTER_ID")
 
     assert len(base64.urlsafe_b64decode(cluster_id({}) + "==")) == 16
@@ -223,7 +225,7 @@ def test_listeners_that_the_demo_broker_cannot_have_are_refused(
     listener: Object, says: str
 ) -> None:
     with pytest.raises(helm_python.HelmError, match=says):
-        render({"config": {"listeners": [listener]}})
+        render_demo({"config": {"listeners": [listener]}})
 
 
 def test_the_example_advertises_forebay(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helm.chart import render
+from tests.helm.chart import render_demo
 from tests.test_imports import PACKAGES, ROOT, modules
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -41,6 +41,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 ROOT / name, source / name, ignore=shutil.ignore_patterns("*.so", "__pycache__")
             )
         else:
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, source / name)
     pip = [
         sys.executable,
@@ -83,6 +84,16 @@ def test_every_module_of_the_product_is_in_the_wheel(installed: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+def test_the_description_has_links_that_work_on_the_index(installed: Path) -> None:
+    (metadata,) = installed.glob("forebay-*.dist-info/METADATA")
+    text = metadata.read_text()
+    links = re.findall(r"\]\(([^)\s]+)\)", text)
+    assert links and all(link.startswith(("https://", "#")) for link in links)
+    assert {line.split(", ")[0] for line in text.splitlines() if "Project-URL" in line} == {
+        f"Project-URL: {name}" for name in ("Source", "Documentation", "Changelog", "Issues")
+    }
+
+
 def test_it_reads_a_configuration(installed: Path) -> None:
     config = installed / "forebay.yaml"
     config.write_text('listeners: [{listen: "127.0.0.1:9092", upstream: "127.0.0.1:9093"}]\n')
@@ -113,7 +124,20 @@ def test_the_image_that_the_readme_builds_is_the_one_that_a_node_pulls() -> None
     assert push[2:] == [built]
     key, _, repository = install[install.index("--set") + 1].partition("=")
     assert key == "image.repository"
-    pod = render({"image": {"repository": repository}}).one("StatefulSet")["spec"]["template"][
+    pod = render_demo({"image": {"repository": repository}}).one("StatefulSet")["spec"]["template"][
         "spec"
     ]
     assert pod["initContainers"][0]["image"] == built
+
+
+def test_the_base_is_pinned_and_both_images_say_what_they_are() -> None:
+    text = (ROOT / "helm/image/Containerfile").read_text()
+    assert re.search(r"^ARG BASE=python:3\.11-slim-bookworm@sha256:[0-9a-f]{64}$", text, re.M)
+    version = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.M)
+    assert version is not None
+    final = text.split("\nFROM ")[-1], text.split(" AS audit\n")[1].split("\nFROM ")[0]
+    for stage in final:
+        labels = dict(re.findall(r'org\.opencontainers\.image\.(\w+)="([^"]*)"', stage))
+        assert labels["version"] == version[1] and labels["licenses"] == "Apache-2.0"
+        assert labels["revision"] == "$COMMIT" and labels["title"] and labels["description"]
+        assert "\nUSER 10001:10001\n" in stage

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.helm.chart import Object, render, render_scenario
+from tests.helm.chart import Object, render_demo, render_scenario
 
 LAST_PORT = 65535
 PEERS = [{"podSelector": {"matchLabels": {"app": "prometheus"}}}]
@@ -24,7 +24,7 @@ def test_all_but_the_admin_port_stays_open_to_all(port: int) -> None:
         "config": {"admin": {"listen": f":{port}"}},
         "networkPolicy": {"enabled": True, "adminFrom": PEERS},
     }
-    rendered = render(values)
+    rendered = render_demo(values)
     spec = rendered.one("NetworkPolicy")["spec"]
     everyone, prometheus = spec["ingress"]
     assert "from" not in everyone
@@ -37,7 +37,9 @@ def test_all_but_the_admin_port_stays_open_to_all(port: int) -> None:
 
 
 def test_without_peers_nobody_but_the_node_reaches_the_admin_port() -> None:
-    (rule,) = render({"networkPolicy": {"enabled": True}}).one("NetworkPolicy")["spec"]["ingress"]
+    (rule,) = render_demo({"networkPolicy": {"enabled": True}}).one("NetworkPolicy")["spec"][
+        "ingress"
+    ]
     assert 9190 not in allowed(rule)
 
 

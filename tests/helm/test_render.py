@@ -24,6 +24,7 @@ from tests.helm.chart import (
 from tests.helm.crds import CRD_KINDS, check_crd
 
 OLDEST, NEWEST = "1.29", kubernetes_validate.latest_version()
+COMPONENT, INDEX = "app.kubernetes.io/component", "apps.kubernetes.io/pod-index"
 SEVERITY_WARNING = 2  # 0 unknown, 1 info, 2 warning, 3 error
 
 
@@ -65,7 +66,7 @@ def test_the_oldest_version_is_the_one_that_knows_native_sidecars() -> None:
 
 @pytest.mark.parametrize("version", [OLDEST, NEWEST])
 def test_the_check_of_objects_can_fail(version: str) -> None:
-    broken = yaml.safe_load(yaml.safe_dump(render_scenario("default").one("StatefulSet")))
+    broken = yaml.safe_load(yaml.safe_dump(render_scenario("demo").one("StatefulSet")))
     broken["spec"]["template"]["spec"]["initContainers"][0]["restartPolice"] = "Always"
     with pytest.raises(kubernetes_validate.ValidationError, match="restartPolice"):
         check_object(broken, version)
@@ -77,7 +78,8 @@ def test_objects_are_named_once_and_belong_to_the_release(scenario: str) -> None
     names = [(item["kind"], item["metadata"]["name"]) for item in objects]
     assert len(names) == len(set(names))
     for item in objects:
-        assert item["metadata"]["namespace"] == NAMESPACE
+        if item["kind"] != "MutatingWebhookConfiguration":  # it belongs to no namespace
+            assert item["metadata"]["namespace"] == NAMESPACE
         assert item["metadata"]["labels"]["app.kubernetes.io/instance"] == RELEASE
 
 
@@ -85,26 +87,43 @@ def test_objects_are_named_once_and_belong_to_the_release(scenario: str) -> None
 def test_services_and_budgets_find_the_pods(scenario: str) -> None:
     rendered = render_scenario(scenario)
     sets = rendered.of_kind("StatefulSet")
-    selectors = [item["spec"]["selector"] for item in rendered.of_kind("Service")]
+    services = [item["spec"]["selector"] for item in rendered.of_kind("Service")]
+    injector = [item for item in services if item.get(COMPONENT) == "injector"]
+    selectors = [
+        {key: value for key, value in item.items() if key != INDEX}
+        for item in services
+        if item not in injector
+    ]
     selectors += [
-        item["spec"]["selector"]["matchLabels"] for item in rendered.of_kind("PodDisruptionBudget")
+        item["spec"]["selector"]["matchLabels"]
+        for item in rendered.of_kind("PodDisruptionBudget")
+        if item["spec"]["selector"]["matchLabels"] not in injector
     ]
     for item in sets:
         labels = item["spec"]["template"]["metadata"]["labels"]
         assert all(selector.items() <= labels.items() for selector in selectors)
     if not sets:
-        assert selectors == [{"forebay/sidecar": rendered.one("ConfigMap")["metadata"]["name"]}]
+        name = rendered.objects_of("forebay.yaml")["metadata"]["name"]
+        assert selectors and all(item == {"forebay/sidecar": name} for item in selectors)
+    for item in rendered.of_kind("Deployment"):
+        labels = item["spec"]["template"]["metadata"]["labels"]
+        assert injector and all(selector.items() <= labels.items() for selector in injector)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_notes_tell_where_clients_go_next(scenario: str) -> None:
     rendered = render_scenario(scenario)
-    own = not rendered.of_kind("StatefulSet")
+    bootstraps = [
+        item
+        for item in rendered.of_kind("Service")
+        if item["metadata"]["name"].endswith("-bootstrap")
+    ]
+    others = not rendered.of_kind("StatefulSet")
     assert rendered.notes.strip().startswith("Forebay 0.1.0, cache ")
-    assert ("-bootstrap.kafka.svc.cluster.local:9092" in rendered.notes) != own
-    assert ("advertised.listeners name port 909" in rendered.notes) == own
+    assert ("-bootstrap.kafka.svc.cluster.local:9" in rendered.notes) == bool(bootstraps)
+    assert ("advertised.listeners name port 9" in rendered.notes) == others
     assert ("Nothing scrapes Forebay yet" in rendered.notes) != bool(
-        rendered.of_kind("ServiceMonitor")
+        rendered.of_kind("ServiceMonitor") + rendered.of_kind("PodMonitor")
     )
     assert "<no value>" not in rendered.notes and "%!" not in rendered.notes
 

@@ -8,7 +8,7 @@ import helm_python
 import pytest
 import yaml
 
-from tests.helm.chart import CHART, Object, render, render_sidecar
+from tests.helm.chart import CHART, Object, render, render_demo, render_sidecar
 from tests.helm.config_schema import SCHEMA_FILE, build_values_schema, format_json
 
 
@@ -37,11 +37,10 @@ def test_every_object_of_the_chart_is_closed() -> None:
     }
     lists |= {".networkPolicy.adminFrom[]", ".metrics.serviceMonitor.authorization"}
     lists |= {".metrics.serviceMonitor.tlsConfig"}
-    lists |= {
-        ".broker.tolerations[]",
-        ".broker.topologySpreadConstraints[]",
-        ".broker.imagePullSecrets[]",
-    }
+    lists |= {path.replace("serviceMonitor", "podMonitor") for path in lists}
+    lists |= {".extraObjects[]", ".imagePullSecrets[]", ".gateway.brokerPolicy.alsoFrom[]"}
+    lists |= {f".{pods}.tolerations[]" for pods in ("broker", "gateway", "injector")}
+    lists |= {f".{pods}.topologySpreadConstraints[]" for pods in ("broker", "gateway")}
     assert open_ones == lists | {".global", ".accessLogVolume", ".broker.affinity"}
 
 
@@ -137,7 +136,7 @@ def test_sizes_are_read_as_forebay_reads_them(size: Any, mebibytes: int) -> None
     [("25s", 90), ("1m30s", 155), ("250ms", 66), ("1h", 3665), ("0s", 65), ("1.5s", 67), (0, 65)],
 )
 def test_durations_are_read_as_forebay_reads_them(period: Any, seconds: int) -> None:
-    pod = render({"config": {"shutdown": {"gracePeriod": period}}}).one("StatefulSet")["spec"][
+    pod = render_demo({"config": {"shutdown": {"gracePeriod": period}}}).one("StatefulSet")["spec"][
         "template"
     ]["spec"]
     assert pod["terminationGracePeriodSeconds"] == seconds

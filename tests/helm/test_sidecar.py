@@ -15,12 +15,12 @@ from proxy.config.check import FURTHER_PROCESS_BYTES
 from proxy.config.units import MIB, parse_duration, parse_size
 from tests.helm.chart import (
     HELM,
-    SCENARIOS,
+    SIDECARS,
     Object,
     Sidecar,
     merge_values,
     read_values,
-    render,
+    render_demo,
     render_example,
     render_scenario,
     render_sidecar,
@@ -30,7 +30,7 @@ from tests.helm.chart import (
 PROCESS_BYTES = 160 * MIB  # what templates/_sizes.tpl leaves to worker and supervisor
 
 
-@pytest.fixture(params=SCENARIOS)
+@pytest.fixture(params=SIDECARS)
 def scenario(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -87,7 +87,7 @@ def test_startup_and_liveness_do_not_wait_for_the_broker(sidecar: Sidecar) -> No
 def test_has_no_rights(sidecar: Sidecar) -> None:
     context = sidecar.container["securityContext"]
     assert context["capabilities"] == {"drop": ["ALL"]}
-    assert context["runAsNonRoot"] is True and context["runAsUser"] > 0
+    assert context["runAsNonRoot"] is True and context.get("runAsUser", 1) > 0
     assert context["readOnlyRootFilesystem"] is True
     assert context["allowPrivilegeEscalation"] is False
     assert context["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -168,7 +168,7 @@ def test_each_broker_has_a_claim_of_its_own_for_its_access_log(is_demo: bool) ->
     """One claim for all: two Forebays would write to each other's files, or a pod would find no node."""
     values = {"accessLogClaim": {"size": "2Gi", "className": "fast"}}
     stateful = (
-        render({**values, "broker": {"replicas": 3}}).one("StatefulSet")
+        render_demo({**values, "broker": {"replicas": 3}}).one("StatefulSet")
         if is_demo
         else render_example({"forebay": values}).one("StatefulSet")
     )
@@ -181,7 +181,7 @@ def test_each_broker_has_a_claim_of_its_own_for_its_access_log(is_demo: bool) ->
     pod = stateful["spec"]["template"]["spec"]
     assert "forebay-access-log" not in {volume["name"] for volume in pod["volumes"]}
     assert sidecar_of(stateful).mounts["forebay-access-log"] == "/var/log/forebay"
-    for item in SCENARIOS:
+    for item in SIDECARS:
         for volume in render_sidecar_of(item).volumes.values():
             assert "persistentVolumeClaim" not in volume
 
@@ -191,7 +191,7 @@ def test_no_claim_without_a_size_or_a_log() -> None:
         {},
         {"accessLogClaim": {"size": "2Gi"}, "config": {"accessLog": {"directory": None}}},
     ):
-        claims = render(values).one("StatefulSet")["spec"]["volumeClaimTemplates"]
+        claims = render_demo(values).one("StatefulSet")["spec"]["volumeClaimTemplates"]
         assert [one["metadata"]["name"] for one in claims] == ["kafka-data"]
 
 
@@ -215,7 +215,7 @@ def test_forebay_accepts_its_configuration(scenario: str, tmp_path: Path) -> Non
 
 
 def test_forebay_refuses_a_broken_one(tmp_path: Path) -> None:
-    done = check_config({**forebay_yaml("default"), "cahce": {}}, tmp_path)
+    done = check_config({**forebay_yaml("demo"), "cahce": {}}, tmp_path)
     assert done.returncode == 2 and "cache" in done.stderr
 
 
@@ -251,7 +251,7 @@ def test_the_grace_period_covers_broker_and_forebay(scenario: str, config: Objec
 
 def test_a_changed_configuration_rolls_the_pods_and_nothing_else_does() -> None:
     def annotations(values: Object) -> Object:
-        found: Object = render(values).one("StatefulSet")["spec"]["template"]["metadata"][
+        found: Object = render_demo(values).one("StatefulSet")["spec"]["template"]["metadata"][
             "annotations"
         ]
         return found
@@ -329,6 +329,41 @@ def test_each_further_process_takes_memory(workers: int | str, cpu: str, further
 def test_a_tag_may_look_like_a_number(tag: str | int | None, written: str) -> None:
     """`--set image.tag=1` gives Helm an integer."""
     values = {"image": {"tag": tag}, "broker": {"image": {"tag": tag or written}}}
-    pod = render(values).one("StatefulSet")["spec"]["template"]["spec"]
+    pod = render_demo(values).one("StatefulSet")["spec"]["template"]["spec"]
     assert pod["initContainers"][0]["image"] == f"forebay:{written}"
     assert pod["containers"][0]["image"] == f"apache/kafka:{written}"
+
+
+def test_secrets_are_in_the_checksum_where_they_are_named() -> None:
+    def annotations(values: Object) -> Object:
+        stateful = render_demo(values).one("StatefulSet")
+        found: Object = stateful["spec"]["template"]["metadata"]["annotations"]
+        return found
+
+    assert "forebay/secrets-checksum" not in annotations({})
+    assert "forebay/secrets-checksum" in annotations({"checksumSecrets": ["token"]})
+
+
+def test_the_cpu_limit_may_be_left_out() -> None:
+    values: Object = {
+        "resources": {"cpuLimit": False},
+        "broker": {"resources": {"cpuLimit": False}},
+    }
+    pod = render_demo(values).one("StatefulSet")["spec"]["template"]["spec"]
+    for container in (*pod["initContainers"], *pod["containers"]):
+        assert set(container["resources"]["limits"]) == {"memory"}
+        assert set(container["resources"]["requests"]) == {"cpu", "memory"}
+
+
+def test_labels_of_ones_own_are_on_every_object() -> None:
+    rendered = render_demo({"commonLabels": {"team": "kafka"}})
+    assert {item["metadata"]["labels"]["team"] for item in rendered.objects} == {"kafka"}
+
+
+def test_a_certificate_of_cert_manager_is_where_the_configuration_finds_it() -> None:
+    given = {"enabled": True, "issuerRef": {"name": "a", "kind": "Issuer"}, "dnsNames": ["b"]}
+    sidecar = render_sidecar({"certManager": given})
+    assert sidecar.mounts["forebay-certificate"] == "/etc/forebay-certificate"
+    secret = sidecar.volumes["forebay-certificate"]["secret"]["secretName"]
+    certificate = render_demo({"certManager": given}).one("Certificate")["spec"]
+    assert certificate["secretName"] == secret

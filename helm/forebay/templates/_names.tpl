@@ -22,6 +22,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{ include "forebay.selectorLabels" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
 {{- define "forebay.selectorLabels" -}}
@@ -34,7 +37,56 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 forebay/sidecar: {{ include "forebay.fullname" . }}
 {{- end }}
 
-{{/* For the annotations of that pod: a changed configuration rolls it. Forebay reads its configuration once, at start. */}}
+{{/*
+For the annotations of that pod: a changed configuration rolls it, and so does a changed Secret that `checksumSecrets` names. Where
+Helm asks no cluster (`helm template`), and where the Secret is not there, its checksum is that of nothing.
+*/}}
 {{- define "forebay.podAnnotations" -}}
 forebay/config-checksum: {{ toYaml .Values.config | sha256sum }}
+{{- if .Values.checksumSecrets }}
+{{- $data := list }}
+{{- range .Values.checksumSecrets }}
+{{- $data = append $data (lookup "v1" "Secret" $.Release.Namespace .).data }}
+{{- end }}
+forebay/secrets-checksum: {{ toJson $data | sha256sum }}
+{{- end }}
+{{- end }}
+
+{{/* The account of the pods that this chart makes: they ask the API server for nothing. */}}
+{{- define "forebay.serviceAccountName" -}}
+{{- .Values.serviceAccount.name | default (ternary (include "forebay.fullname" .) "default" .Values.serviceAccount.create) }}
+{{- end }}
+
+{{/* What every pod of this chart begins with: the account, pull secrets, no variables named by Services. */}}
+{{- define "forebay.podBasics" -}}
+serviceAccountName: {{ include "forebay.serviceAccountName" . }}
+automountServiceAccountToken: false
+# Otherwise a Service named forebay-* would put variables into Forebay's environment that look like its own.
+enableServiceLinks: false
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* (list CONTEXT IMAGE DEFAULT-TAG) → [REGISTRY/]REPOSITORY:TAG or @DIGEST; IMAGE is a map like `image` in values.yaml. */}}
+{{- define "forebay.imageOf" -}}
+{{- $context := index . 0 }}
+{{- $image := index . 1 }}
+{{- with $image.registry | default $context.Values.image.registry }}{{ . }}/{{ end }}{{ $image.repository }}
+{{- if $image.digest }}@{{ $image.digest }}{{ else }}:{{ include "forebay.tag" $image.tag | default (index . 2) }}{{ end }}
+{{- end }}
+
+{{/* Where cert-manager puts Forebay's certificate; mounted at /etc/forebay-certificate. */}}
+{{- define "forebay.certificateSecret" -}}
+{{- include "forebay.fullname" . }}-certificate
+{{- end }}
+
+{{/* Items for a Service's `ports`: one for each of `config.listeners`. Numbers: see service-admin.yaml. */}}
+{{- define "forebay.clientPorts" -}}
+{{- range $index, $listener := .Values.config.listeners }}
+- name: {{ $index | eq 0 | ternary "kafka" (printf "kafka-%d" $index) }}
+  port: {{ include "forebay.port" $listener.listen }}
+  targetPort: {{ include "forebay.port" $listener.listen }}
+{{- end }}
 {{- end }}

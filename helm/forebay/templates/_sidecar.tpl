@@ -4,6 +4,17 @@ Invariants: a native sidecar (restartPolicy Always), so that it is up before the
 /livez, never /readyz: /readyz needs the broker, which starts only after the startup probe has passed.
 */}}
 {{- define "forebay.sidecar" -}}
+{{ include "forebay.container" (list . "forebay.yaml") }}
+  restartPolicy: Always
+{{- end }}
+
+{{/*
+(list CONTEXT FILE): Forebay's container, wherever it runs; FILE is the configuration's name in its volume. $(BROKER_INDEX) stands for the
+pod's ordinal there.
+*/}}
+{{- define "forebay.container" -}}
+{{- $file := index . 1 }}
+{{- with index . 0 }}
 {{- $config := .Values.config }}
 {{- $admin := dig "listen" "127.0.0.1:9190" ($config.admin | default dict) }}
 {{- if has (include "forebay.host" $admin) (list "127.0.0.1" "localhost" "[::1]") }}
@@ -12,11 +23,17 @@ Invariants: a native sidecar (restartPolicy Always), so that it is up before the
 - name: forebay
   image: {{ include "forebay.image" . | quote }}
   imagePullPolicy: {{ .Values.image.pullPolicy }}
-  restartPolicy: Always
-  args: [serve, --config, /etc/forebay/forebay.yaml]
-  {{- with .Values.extraEnv }}
+  args: [serve, --config, {{ printf "/etc/forebay/%s" $file }}]
+  {{- $isIndexed := contains "BROKER_INDEX" $file }}
+  {{- if or $isIndexed .Values.extraEnv }}
   env:
+    {{- if $isIndexed }}
+    - name: BROKER_INDEX
+      valueFrom: {fieldRef: {fieldPath: "metadata.labels['apps.kubernetes.io/pod-index']"}}
+    {{- end }}
+    {{- with .Values.extraEnv }}
     {{- toYaml . | nindent 4 }}
+    {{- end }}
   {{- end }}
   ports:
     {{- range $index, $listener := $config.listeners }}
@@ -36,19 +53,16 @@ Invariants: a native sidecar (restartPolicy Always), so that it is up before the
     httpGet: {path: /readyz, port: forebay-admin, scheme: {{ $scheme }}}
     {{- toYaml .Values.readinessProbe | nindent 4 }}
   resources:
-    {{- range list "requests" "limits" }}
-    {{ . }}:
-      cpu: {{ $.Values.resources.cpu | quote }}
-      memory: {{ include "forebay.memory" $ }}
-    {{- end }}
+    requests:
+      cpu: {{ .Values.resources.cpu | quote }}
+      memory: {{ include "forebay.memory" . }}
+    limits:
+      {{- if .Values.resources.cpuLimit }}
+      cpu: {{ .Values.resources.cpu | quote }}
+      {{- end }}
+      memory: {{ include "forebay.memory" . }}
   securityContext:
-    runAsNonRoot: true
-    runAsUser: {{ int64 .Values.securityContext.runAsUser }}
-    runAsGroup: {{ int64 .Values.securityContext.runAsGroup }}
-    allowPrivilegeEscalation: false
-    readOnlyRootFilesystem: true
-    capabilities: {drop: [ALL]}
-    seccompProfile: {type: RuntimeDefault}
+    {{- include "forebay.securityContext" .Values.securityContext | nindent 4 }}
   volumeMounts:
     - name: forebay-config
       mountPath: /etc/forebay
@@ -66,9 +80,32 @@ Invariants: a native sidecar (restartPolicy Always), so that it is up before the
       mountPath: {{ .mountPath }}
       readOnly: true
     {{- end }}
+    {{- if .Values.certManager.enabled }}
+    - name: forebay-certificate
+      mountPath: /etc/forebay-certificate
+      readOnly: true
+    {{- end }}
     {{- with .Values.extraVolumeMounts }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
+{{- end }}
+{{- end }}
+
+{{/*
+A container without rights. Takes {runAsUser, runAsGroup}: null leaves a number out, for a platform that chooses it from a range of the
+namespace (OpenShift).
+*/}}
+{{- define "forebay.securityContext" -}}
+runAsNonRoot: true
+{{- range $key := list "runAsUser" "runAsGroup" }}
+{{- with get $ $key }}
+{{ $key }}: {{ int64 . }}
+{{- end }}
+{{- end }}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+seccompProfile: {type: RuntimeDefault}
 {{- end }}
 
 {{/* http or https: how the admin server is asked. The kubelet does not verify certificates and shows none. */}}
@@ -77,11 +114,7 @@ Invariants: a native sidecar (restartPolicy Always), so that it is up before the
 {{- end }}
 
 {{- define "forebay.image" -}}
-{{- if .Values.image.digest }}
-{{- printf "%s@%s" .Values.image.repository .Values.image.digest }}
-{{- else }}
-{{- printf "%s:%s" .Values.image.repository (include "forebay.tag" .Values.image.tag | default .Chart.AppVersion) }}
-{{- end }}
+{{- include "forebay.imageOf" (list . .Values.image .Chart.AppVersion) }}
 {{- end }}
 
 {{/* A tag as text: `--set image.tag=1` gives a number, and numbers of seven digits would be written with an exponent. */}}
@@ -115,6 +148,11 @@ Invariants: a native sidecar (restartPolicy Always), so that it is up before the
     sizeLimit: {{ include "forebay.mebibytes" (include "forebay.accessLogBytes" .) }}
   {{- end }}
 {{- end }}
+{{- end }}
+{{- if .Values.certManager.enabled }}
+- name: forebay-certificate
+  secret:
+    secretName: {{ include "forebay.certificateSecret" . }}
 {{- end }}
 {{- with .Values.extraVolumes }}
 {{ toYaml . }}

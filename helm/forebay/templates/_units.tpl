@@ -47,3 +47,21 @@ Invariant: a size or duration that cannot be read stops the rendering; nothing i
 {{- define "forebay.mebibytes" -}}
 {{- div (add (int64 .) 1048575) 1048576 }}Mi
 {{- end }}
+
+{{/* [9092, 9095] → 1-9091,9093-9094,9096-65535: all ports but these, as ranges */}}
+{{- define "forebay.portsBeside" -}}
+{{- $texts := list }}
+{{- range . }}
+{{- $texts = append $texts (printf "%05d" (int .)) }}
+{{- end }}
+{{- $ranges := list }}
+{{- $next := 1 }}
+{{- range append (sortAlpha $texts) "65536" }}
+{{- $port := trimPrefix "0" . | trimPrefix "0" | trimPrefix "0" | trimPrefix "0" | int }}
+{{- if gt $port $next }}
+{{- $ranges = append $ranges (printf "%d-%d" $next (sub $port 1)) }}
+{{- end }}
+{{- $next = add1 $port | int }}
+{{- end }}
+{{- join "," $ranges }}
+{{- end }}
