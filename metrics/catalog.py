@@ -23,6 +23,8 @@ class Metric(NamedTuple):
 
 LABEL_VALUES: Final[dict[str, tuple[str, ...]]] = {
     "purpose": ("client", "watch", "proof", "authorization", "verify"),
+    "switch": ("cache", "throttle", "isolation", "verify", "log", "bypass"),
+    "happening": ("set", "reset", "widened", "expired", "reverted", "dropped"),
     "verdict": ("equal", "mismatch", "unanswered", "outdated", "dropped"),
     "direction": ("request", "response"),
     "bound": ("requests", "bytes"),
@@ -124,6 +126,39 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "counter",
             "Clients that the supervisor closed at once: at `limits.maxConnections`, or since their"
             " listener cannot be piped",
+        ),
+        Metric(
+            "forebay_bypassed_listeners",
+            "gauge",
+            "Listeners whose clients the supervisor pipes to the broker since `bypass` is switched on",
+        ),
+        Metric(
+            "forebay_switches",
+            "gauge",
+            "Switches that override the configuration now, by name; 0: the configured value is in force",
+            ("switch",),
+        ),
+        Metric(
+            "forebay_switch_age_seconds",
+            "gauge",
+            "Time since the oldest switch in force was set; 0 without one",
+        ),
+        Metric(
+            "forebay_switch_share",
+            "gauge",
+            "Share of the connections that have the switch under trial (`--share`); 1 without a trial",
+        ),
+        Metric(
+            "forebay_switch_trial_connections",
+            "gauge",
+            "Connections that have the switch under trial; 0 without a trial",
+        ),
+        Metric(
+            "forebay_switch_changes_total",
+            "counter",
+            "What happened to switches since the supervisor started: `set`, `reset`, `widened` (from a share to all), "
+            "`expired` (`--for`), `reverted` (a trial that did harm), `dropped` (topics dropped from the cache)",
+            ("happening",),
         ),
         Metric(
             "forebay_config_last_reload_success",

@@ -20,6 +20,7 @@ from proxy.accounting.counter_lines import CounterLines
 from proxy.accounting.counters import Counters
 from proxy.accounting.empty_answers import EmptyAnswers
 from proxy.accounting.stored_runs import StoredRuns
+from proxy.config.cache_modes import CacheModes
 from proxy.fetch.access_lines import AccessLines
 from proxy.fetch.accounts import Accounts
 from proxy.fetch.misses.coalescing import SharedReads
@@ -130,13 +131,12 @@ class Broker:
                 access_log, self.counters, cache, lines.empty, now, settle
             )
 
-    def configure(self, config: Config) -> None:
+    def configure(self, config: Config, trial: Config | None = None, share: float = 0.0) -> None:
         """Put a configuration in force for all that reads it at each use. Parts that keep a value have a method
-        of their own (proxy/reload.py).
+        of their own (proxy/reload.py). `trial`: the cache's modes of a `share` of the connections (0 to 1).
         """
         self.config = config
-        self.serves = config.cache.mode == "serve"
-        self.observes = config.cache.mode == "observe"
+        self.modes = CacheModes(config, trial, share)
 
     @property
     def answer_bytes(self) -> int:

@@ -102,14 +102,6 @@ class FetchServices(MissServices, AuthorizationServices, Protocol):
         """What the broker says of itself."""
 
     @property
-    def serves(self) -> bool:
-        """Whether memory answers Fetches."""
-
-    @property
-    def observes(self) -> bool:
-        """Whether what memory would have answered is estimated."""
-
-    @property
     def answer_bytes(self) -> int:
         """The most record bytes of a response from memory now."""
 

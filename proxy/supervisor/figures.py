@@ -25,6 +25,7 @@ STARVATIONS: Final = "forebay_worker_starvations_total"
 PIPES: Final = "forebay_pipes"
 PIPES_TOTAL: Final = "forebay_pipes_total"
 PIPES_REFUSED: Final = "forebay_pipes_refused_total"
+BYPASSED: Final = "forebay_bypassed_listeners"
 FIGURES: Final[tuple[FigureName, ...]] = (
     *((RESTARTS, reason) for reason in REASONS),
     (UPGRADES, "done"),
@@ -33,6 +34,7 @@ FIGURES: Final[tuple[FigureName, ...]] = (
     (PIPES,),
     (PIPES_TOTAL,),
     (PIPES_REFUSED,),
+    (BYPASSED,),
 )
 
 LABELS: Final = {RESTARTS: "reason", UPGRADES: "upgrade"}

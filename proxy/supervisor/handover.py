@@ -21,6 +21,7 @@ from proxy.config import model
 from proxy.config.model import Config
 from proxy.sockets import Sockets
 from proxy.supervisor.figures import Figures
+from proxy.switches.store import SwitchStore
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -90,7 +91,7 @@ class Handover:
     `forebay serve`, by which the configuration is read again. `heartbeat`: descriptor of the pipe to
     the supervisor. `arena`: memory that outlives each worker; None: no arena of this mode outlives one.
     `figures`: what the supervisor counts. `is_successor`: another worker serves until this one
-    accepts clients.
+    accepts clients. `switches`: those of the supervisor; None: of a build that has none.
     """
 
     config: Config
@@ -101,6 +102,7 @@ class Handover:
     arena: ArenaMemory | None
     figures: Figures
     is_successor: bool = False
+    switches: SwitchStore | None = None
 
 
 def write_handover(handover: Handover) -> int:
@@ -117,6 +119,7 @@ def write_handover(handover: Handover) -> int:
         "arena": None if handover.arena is None else (handover.arena.fd, handover.arena.path),
         "figures": (handover.figures.fd, handover.figures.names),
         "isSuccessor": handover.is_successor,
+        "switches": None if handover.switches is None else handover.switches.fd,
     }
     fd = os.memfd_create("forebay-handover", 0)
     with os.fdopen(os.dup(fd), "wb") as file:
@@ -151,9 +154,17 @@ def read_handover(fd: int) -> Handover:
             _open_arena(content["arena"]),
             figures,
             content["isSuccessor"],
+            _open_switches(content.get("switches")),
         )
     except Exception as error:  # pickle raises of any kind
         raise NoHandover(f"descriptor {fd} holds no configuration: {error}") from error
+
+
+def _open_switches(fd: int | None) -> SwitchStore | None:
+    if fd is None:
+        return None
+    os.set_inheritable(fd, False)
+    return SwitchStore(fd, is_shared=True)
 
 
 def _open_arena(given: tuple[int, Path | None] | None) -> ArenaMemory | None:

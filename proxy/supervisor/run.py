@@ -25,6 +25,7 @@ from proxy.admin.http import PROMETHEUS_TEXT, AdminServer, HttpResponse, build_p
 from proxy.build_info import find_commit
 from proxy.sockets import bind_all
 from proxy.supervisor.arena import close_arena, open_arena
+from proxy.supervisor.broker_probe import BrokerProbe
 from proxy.supervisor.crash_policy import CrashPolicy
 from proxy.supervisor.figures import (
     LABELS,
@@ -37,9 +38,11 @@ from proxy.supervisor.figures import (
     Figures,
 )
 from proxy.supervisor.handover import ConfigInForce, Handover
-from proxy.supervisor.pipes import Pipes, find_obstacle
+from proxy.supervisor.pipes import Pipes
 from proxy.supervisor.signals import handle_signals
+from proxy.supervisor.switching import SwitchKeeper
 from proxy.supervisor.worker_process import WorkerEnd, WorkerProcess, reap_orphans
+from proxy.switches.bypass import find_obstacle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -96,6 +99,8 @@ class Supervisor:
         self._policy = CrashPolicy(config.supervisor.crash_limit, config.supervisor.crash_window_s)
         self._figures = Figures()
         self._pipes = Pipes(config, sockets.listeners, self._figures)
+        self._probe = BrokerProbe(config)
+        self._switches = SwitchKeeper(config, self._pipes, self._figures, self._find_config)
         self._worker: WorkerProcess | None = None
         self._running: set[WorkerProcess] = set()
         self._upgrade: asyncio.Task[None] | None = None
@@ -104,9 +109,11 @@ class Supervisor:
         routes = {
             **build_probes(self.check_readiness),
             METRICS: lambda: HttpResponse(self.render_metrics(), PROMETHEUS_TEXT),
+            **self._switches.access.routes,
         }
         self._admin = AdminServer(
             routes,
+            actions=self._switches.access.actions,
             max_connections=config.admin.max_connections,
             request_timeout_s=config.admin.request_timeout_s,
             access=AdminAccess(config.admin).check,
@@ -120,6 +127,7 @@ class Supervisor:
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, self._begin_upgrade)
         asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self._reap_orphans)
         tell_unpiped(self._config)
+        self._switches.start()
         try:
             while not self._stopping.is_set():
                 await self._answer_admin()
@@ -133,6 +141,8 @@ class Supervisor:
             return OK
         finally:
             await asyncio.gather(*(worker.ended for worker in self._running))
+            self._probe.stop()
+            self._switches.close()
             await self._pipes.abort()
             await self._admin.close()
             self._sockets.close()
@@ -150,6 +160,8 @@ class Supervisor:
         if not self._pipes.is_open:
             return False, ["no worker is ready yet"]
         problems = self._pipes.list_problems()
+        if self._probe.problem and self._probe.problem not in problems:
+            problems.append(self._probe.problem)
         return not problems, problems
 
     def render_metrics(self) -> bytes:
@@ -168,6 +180,7 @@ class Supervisor:
         for (name, *labeled), number in self._figures.read():
             labels = f'{{{LABELS[name]}="{labeled[0]}"}}' if labeled else ""
             lines.append(f"{name}{labels} {number}")
+        lines += self._switches.list_lines()
         return "".join(f"{line}\n" for line in lines).encode()
 
     async def _answer_admin(self) -> None:
@@ -201,7 +214,7 @@ class Supervisor:
         self, on_ready: Callable[[], object], is_successor: bool = False
     ) -> WorkerProcess:
         """Start a worker with the configuration in force. Raises OSError."""
-        self._config = self._in_force.read() or self._config
+        self._config = self._find_config()
 
         def build_handover(heartbeat: int) -> Handover:
             return Handover(
@@ -213,6 +226,7 @@ class Supervisor:
                 self._arena,
                 self._figures,
                 is_successor,
+                self._switches.store,
             )
 
         worker = WorkerProcess(
@@ -221,6 +235,10 @@ class Supervisor:
         self._running.add(worker)
         worker.ended.add_done_callback(lambda _end: self._forget(worker))
         return worker
+
+    def _find_config(self) -> Config:
+        """The configuration of the next worker: as it was read last."""
+        return self._in_force.read() or self._config
 
     def _note_starved(self) -> None:
         self._figures[STARVATIONS,] += 1
@@ -316,9 +334,12 @@ class Supervisor:
         if self._pipes.is_open:
             log.warning("a worker runs again: clients are served by it")
             self._pipes.close()
+            self._probe.stop()
 
     async def _wait_to_restart(self, end: WorkerEnd) -> None:
         self._figures[RESTARTS, end.reason] += 1
+        if not end.is_from_outside:
+            self._switches.note_end(f"the worker ended: {end}")
         is_own = not end.is_from_outside
         pause_s = self._policy.note_end(end.lived_s, is_own)
         is_looping = is_own and self._policy.is_looping
@@ -346,6 +367,7 @@ class Supervisor:
         if not self._pipes.is_open:
             log.error("clients are piped to the broker, without cache", extra={"reason": reason})
             self._pipes.open()
+            self._probe.start()
 
     def _stop(self) -> None:
         """Stop at a signal: close the sockets here, and have the worker drain and end."""

@@ -336,7 +336,10 @@ def test_a_head_is_scanned_without_a_socket() -> None:
         "/a",
         True,
         b"",
+        "b",
+        False,
     )
+    assert scan_head(b"POST /a HTTP/1.1\r\norigin: null\r\n\r\n").has_origin
     assert (
         scan_head(b"GET / HTTP/1.1\r\nAUTHORIZATION:  Bearer xY \r\n\r\n").authorization
         == b"Bearer xY"
@@ -361,7 +364,7 @@ def test_an_action_runs_by_post_with_the_token_alone(
 ) -> None:
     acts: list[int] = []
 
-    async def act() -> HttpResponse:
+    async def act(_query: str) -> HttpResponse:
         await asyncio.sleep(0)
         acts.append(1)
         return HttpResponse(b"done\n")
@@ -379,7 +382,7 @@ def test_an_action_runs_by_post_with_the_token_alone(
 
 
 def test_an_action_that_fails_costs_a_500() -> None:
-    async def fail() -> HttpResponse:
+    async def fail(_query: str) -> HttpResponse:
         raise RuntimeError("hunter2")
 
     async def run() -> bytes:
