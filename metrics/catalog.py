@@ -23,6 +23,7 @@ class Metric(NamedTuple):
 
 LABEL_VALUES: Final[dict[str, tuple[str, ...]]] = {
     "purpose": ("client", "watch", "proof", "authorization", "verify"),
+    "mismatch": ("port", "host"),
     "switch": ("cache", "throttle", "isolation", "verify", "log", "bypass"),
     "happening": ("set", "reset", "widened", "expired", "reverted", "dropped"),
     "verdict": ("equal", "mismatch", "unanswered", "outdated", "dropped"),
@@ -159,6 +160,19 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "What happened to switches since the supervisor started: `set`, `reset`, `widened` (from a share to all), "
             "`expired` (`--for`), `reverted` (a trial that did harm), `dropped` (topics dropped from the cache)",
             ("happening",),
+        ),
+        Metric(
+            "forebay_advertised_mismatch",
+            "gauge",
+            "1 while the broker tells clients of a listener an address that is none of Forebay's: another `port`, or a "
+            "`host` that is none of this machine's addresses",
+            ("listener", "mismatch"),
+        ),
+        Metric(
+            "forebay_advertised_mismatches_total",
+            "counter",
+            "Answers of the broker that were looked at and name such an address: at most one a minute of a listener",
+            ("listener", "mismatch"),
         ),
         Metric(
             "forebay_config_last_reload_success",

@@ -20,6 +20,7 @@ from proxy.accounting.counter_lines import CounterLines
 from proxy.accounting.counters import Counters
 from proxy.accounting.empty_answers import EmptyAnswers
 from proxy.accounting.stored_runs import StoredRuns
+from proxy.advertised import AdvertisedCheck
 from proxy.config.cache_modes import CacheModes
 from proxy.fetch.access_lines import AccessLines
 from proxy.fetch.accounts import Accounts
@@ -113,6 +114,7 @@ class Broker:
         self.routes = Targets(self)
         self.cleanup = CompactionPolicies(self)
         self.node = Node(self)
+        self.advertised = AdvertisedCheck(lambda: self.node.node_id, now)
         self.verifier = Verifier(self, config.cache.verify_ratio, Random().random)
         limits = config.limits
         self.shared_reads = SharedReads(self, limits.read_joiners)

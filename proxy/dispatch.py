@@ -26,6 +26,7 @@ from proxy.produce.receive_in_arena import find_lender
 from proxy.produce.splice_request import let_produces_pass
 from proxy.relay import (
     relay,
+    relay_addresses,
     relay_api_versions,
     relay_group,
     relay_sasl,
@@ -58,6 +59,8 @@ ROUTES: Final[dict[int, Handler]] = {
     api.SASL_HANDSHAKE: relay_sasl_handshake,
     api.SASL_AUTHENTICATE: relay_sasl,
     **dict.fromkeys(NAMING_GROUPS, relay_group),
+    api.METADATA: relay_addresses,
+    api.DESCRIBE_CLUSTER: relay_addresses,
     SHARE_FETCH: relay_share,
     SHARE_ACKNOWLEDGE: relay_share,
 }

@@ -366,6 +366,7 @@ APPLY: Final[tuple[Part, ...]] = (
     ),
     Part(
         (
+            "listeners[].advertised",
             "listeners[].allow",
             "listeners[].deny",
             "listeners[].trustedProxies",

@@ -122,6 +122,7 @@ def collect(process: Process) -> Iterator[Sample]:
     for (name, *labels), value in process.figures.read():
         yield Sample(name, tuple(labels), value)
     yield from _switches(process)
+    yield from _advertised(process)
     reloader = process.reloader
     yield Sample("forebay_config_last_reload_success", (), int(reloader.was_successful))
     yield Sample("forebay_config_last_reload_timestamp_seconds", (), reloader.reloaded_at)
@@ -151,6 +152,16 @@ def _switches(process: Process) -> Iterator[Sample]:
     yield Sample("forebay_switch_trial_connections", (), on_trial)
     yield Sample("forebay_queue_depth", ("switches",), len(store.read().overrides))
     yield Sample("forebay_queue_limit", ("switches",), OVERRIDES_LIMIT)
+
+
+def _advertised(process: Process) -> Iterator[Sample]:
+    check = process.broker.advertised
+    for one in process.listeners:
+        for mismatch in LABEL_VALUES["mismatch"]:
+            differs = check.differs.get(one.name, "") == mismatch
+            yield Sample("forebay_advertised_mismatch", (one.name, mismatch), int(differs))
+            count = check.mismatches.get((one.name, mismatch), 0)
+            yield Sample("forebay_advertised_mismatches_total", (one.name, mismatch), count)
 
 
 def _tls_files(watched: Sequence[WatchedFiles]) -> Iterator[Sample]:

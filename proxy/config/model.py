@@ -132,6 +132,12 @@ class ListenerConfig(Section):
     upstream: RemoteAddress = Field(
         description="HOST:PORT of the broker's listener for Forebay; not the address that clients are given."
     )
+    advertised: RemoteAddress | None = Field(
+        default=None,
+        description="HOST:PORT that the broker is to tell clients of this listener, where that is not an address of "
+        "this machine with the port of `listen`: a load balancer's, or one behind NAT. Forebay compares only, and "
+        "warns (`forebay_advertised_mismatch`).",
+    )
     catch_up_upstream: RemoteAddress | None = Field(
         default=None,
         description="HOST:PORT of a second listener of the same broker, with the same security, for "

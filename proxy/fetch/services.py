@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from protocol.fetch_build import KeptLayout
     from protocol.header import RequestHeader
     from protocol.primitives import TopicNameOrId
+    from proxy.advertised import AdvertisedCheck
     from proxy.fetch.misses.reads import Reads
     from proxy.fetch.purgatory import Purgatory
     from proxy.fetch.sessions.cache import SessionCache
@@ -100,6 +101,10 @@ class FetchServices(MissServices, AuthorizationServices, Protocol):
     @property
     def node(self) -> Node:
         """What the broker says of itself."""
+
+    @property
+    def advertised(self) -> AdvertisedCheck:
+        """The comparison of what the broker tells clients of its address."""
 
     @property
     def answer_bytes(self) -> int:

@@ -7,6 +7,7 @@ of both isolation levels; no client is told an error but that its connection end
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -14,17 +15,21 @@ import sys
 import threading
 import time
 from collections import defaultdict
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from tests.e2e.test_reload import Front, Proxied
+from tests.kit.broker.settings import HOST
 from tests.kit.broker.topics import create_topic
 from tests.kit.sidecar import PATIENT_CACHE, Pair, ProxiedBroker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.e2e
 
@@ -50,11 +55,12 @@ def wait_until(holds: Callable[[], bool], what: object) -> None:
 class Load:
     """A plain and a transactional producer, and a consumer of each isolation level, on all partitions of a topic."""
 
-    def __init__(self, bootstrap: str, topic: str) -> None:
+    def __init__(self, bootstrap: str, topic: str, options: dict[str, str] | None = None) -> None:
         self._options = {
             "bootstrap.servers": bootstrap,
             "error_cb": self._failed,
             "log_level": 0,
+            **(options or {}),
         }
         self._topic = topic
         self.errors: list[str] = []
@@ -94,7 +100,7 @@ class Load:
                 self._topic,
                 b"p%d" % number,
                 partition=number % PARTITIONS,
-                on_delivery=lambda error, one: self._note(self.acknowledged, error, one),
+                on_delivery=partial(self._note, self.acknowledged),
             )
             number += 1
             producer.poll(0.004)
@@ -114,7 +120,7 @@ class Load:
                     self._topic,
                     b"t%d" % number,
                     partition=number * 7 % PARTITIONS,
-                    on_delivery=lambda error, one, sent=sent: self._note(sent, error, one),
+                    on_delivery=partial(self._note, sent),
                 )
                 number += 1
             producer.flush(PATIENCE_S)
@@ -136,7 +142,7 @@ class Load:
                     if message.error():
                         self._failed(message.error())
                     else:
-                        mine[message.partition()].append(message.value())
+                        mine[message.partition() or 0].append(message.value() or b"")
         finally:
             consumer.close()
 
@@ -354,6 +360,35 @@ def test_bypass_pipes_all_clients_and_comes_back(pair: Pair, load: Load) -> None
     wait_until(lambda: sidecar.fetch_counts().get(("hit", ""), 0) > 0, "memory serves again")
     load.stop()
     assert_verified(pair)
+
+
+def test_a_listener_of_tls_is_relayed_unread_and_comes_back(tmp_path: Path) -> None:
+    """TLS ends at Forebay: nobody can pipe its clients."""
+    with contextlib.ExitStack() as stack:
+        front = Front(Proxied(stack), tmp_path, stack)
+        sidecar = front.sidecar
+        tls = {"security.protocol": "SSL", "ssl.ca.location": str(front.files.authority)}
+        bootstrap = f"{HOST}:{front.tls_port}"
+        load = Load(bootstrap, create_topic(sidecar.bootstrap, partitions=PARTITIONS), tls)
+        stack.callback(load.abandon)
+        load.go_on("before")
+        assert sidecar.switch("bypass", "on", listener="TLS")["success"]
+
+        def count(*reason: str) -> float:
+            return sidecar.fetch_counts("partitions").get((reason[0], reason[1]), 0)
+
+        wait_until(lambda: count("pass", "version") > 0, "Fetches are relayed unread")
+        load.go_on("relayed")
+        hits, unread = count("hit", ""), count("pass", "version")
+        load.go_on("relayed, too")
+        assert count("hit", "") == hits
+        assert count("pass", "version") > unread
+        assert sidecar.metrics()["forebay_pipes",] == 0
+        assert sidecar.is_ready()
+        sidecar.post("/switches/reset")
+        wait_until(lambda: count("hit", "") > hits, "memory serves again")
+        load.stop()
+        assert sidecar.metrics()["forebay_internal_errors_total",] == 0
 
 
 def test_a_share_widens_and_a_harmful_trial_ends(pair: Pair, load: Load) -> None:

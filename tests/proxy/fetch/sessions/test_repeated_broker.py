@@ -31,6 +31,7 @@ from tests.proxy.transactional_log import Log
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from proxy.config.model import CacheMode
     from proxy.partitions.table import Partition
 
 Key = tuple[str, int]
@@ -326,7 +327,7 @@ class Script:
 
     def switch(self) -> None:
         """Another `cache.mode`, or another mode of one topic."""
-        modes = "serve", "serve", "observe", "off"
+        modes: tuple[CacheMode, ...] = "serve", "serve", "observe", "off"
         changed: dict[str, object] = {"mode": self.draw.choice(modes), "topic_modes": ()}
         if self.draw.random() < HALF and not self.is_waiting:
             entry = TopicModeConfig(pattern=self.draw.choice(NAMES), mode=self.draw.choice(modes))
