@@ -116,12 +116,24 @@ class Pipes:
                 if entry.name == name
             ]
 
-    async def abort(self) -> None:
-        """Accept nobody, and end all pipes at once."""
-        tasks = [*(task for each in self._accepting.values() for task in each), *self._pipes]
+    def stop(self) -> None:
+        """Accept nobody any more, and drain all pipes."""
         self._is_open, self._bypassed = False, frozenset()
         for name in list(self._accepting):
             self._stop_accepting(name)
+        for _, pipe in self._pipes.values():
+            pipe.drain()
+
+    async def finish(self) -> None:
+        """Return once all pipes have ended: those that do not drain within `shutdown.gracePeriod` are cut."""
+        if self._pipes:
+            await asyncio.wait([*self._pipes], timeout=self._grace_s)
+        await self.abort()
+
+    async def abort(self) -> None:
+        """Accept nobody, and end all pipes at once."""
+        tasks = [*(task for each in self._accepting.values() for task in each), *self._pipes]
+        self.stop()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

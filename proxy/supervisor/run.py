@@ -143,6 +143,8 @@ class Supervisor:
             await asyncio.gather(*(worker.ended for worker in self._running))
             self._probe.stop()
             self._switches.close()
+            if self._closing is not None:
+                await self._closing
             await self._pipes.abort()
             await self._admin.close()
             self._sockets.close()
@@ -379,8 +381,9 @@ class Supervisor:
             worker.end(signal.SIGTERM, self._patience_s)
 
     async def _close_clients(self) -> None:
-        await self._pipes.abort()
+        self._pipes.stop()
         self._sockets.close()
+        await self._pipes.finish()
 
     def _reap_orphans(self) -> None:
         reap_orphans([worker.pid for worker in self._running])

@@ -25,7 +25,13 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from tests.e2e.test_reload import Front, Proxied
 from tests.kit.broker.settings import HOST
 from tests.kit.broker.topics import create_topic
-from tests.kit.sidecar import PATIENT_CACHE, Pair, ProxiedBroker
+from tests.kit.sidecar import (
+    PATIENT_CACHE,
+    PATIENT_SUPERVISOR,
+    Pair,
+    ProxiedBroker,
+    refuse_workers,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -409,6 +415,35 @@ def test_a_share_widens_and_a_harmful_trial_ends(pair: Pair, load: Load) -> None
     assert sidecar.metrics()["forebay_switch_changes_total", "reverted"] == 1
     assert "SIGSEGV" in sidecar.admin("/switches")
     load.stop()
+
+
+def test_switches_are_thrown_while_no_worker_runs(
+    proxied: ProxiedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusal = refuse_workers(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    settings = {"supervisor": PATIENT_SUPERVISOR | {"crashLimit": 1, "pipeMaxAge": "0s"}}
+    with Pair(shared=proxied, settings=settings) as pair:
+        sidecar = pair.sidecar
+
+        def fallback() -> float:
+            try:
+                return sidecar.metrics()["forebay_fallback",]
+            except OSError:
+                return -1.0
+
+        refusal.touch()
+        sidecar.signal_worker(signal.SIGSEGV)
+        wait_until(lambda: fallback() == 1, "clients are piped")
+        assert sidecar.switch("cache", "off")["success"]
+        assert sidecar.metrics()["forebay_switches", "cache"] == 1
+        assert "no listener x" in sidecar.switch("cache", "off", listener="x")["error"]
+        assert "no worker is ready" in sidecar.post("/switches/drop?topic=a")["error"]
+        refusal.unlink()
+        wait_until(lambda: fallback() == 0 and sidecar.is_ready(), "a worker runs")
+        assert '"mode": "off"' in sidecar.admin("/config")
+        assert sidecar.post("/switches/reset")["overrides"] == []
+        assert '"mode": "serve"' in sidecar.admin("/config")
 
 
 def test_the_command_says_what_is_switched_and_ends_it(pair: Pair) -> None:
