@@ -5,7 +5,8 @@ stands must name Forebay in `advertised.listeners` of the clients' listener: oth
 bootstrap address alone, and go past it after their first Metadata. Invariants:
 * an address with another port than the listener's is none of ours, unless `listeners[].advertised` says so.
 * an address with that port is ours if its host is one of this machine's, or is not known.
-* nothing is changed or refused: the result is a warning, once for each new address, and a metric.
+* nothing is changed or refused: the result is a warning, once for each new address and once more when the broker's
+  settings are known, and a metric.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class AdvertisedCheck:
         """What differs now, by listener: PORT, HOST, or "" if the address is ours."""
         self._looked_at: dict[str, float] = {}
         self._seen: dict[str, Seen] = {}
-        self._told: dict[str, tuple[str, Address | None]] = {}
+        self._told: dict[str, str] = {}
         self._resolving: asyncio.Task[None] | None = None
 
     def is_due(self, listener: ListenerPlace) -> bool:
@@ -125,14 +126,13 @@ class AdvertisedCheck:
         if differs:
             key = listener.name, differs
             self.mismatches[key] = self.mismatches.get(key, 0) + 1
-        told = differs, address if differs else None
-        former = self._told.get(listener.name, ("", None))
-        if told == former:
+        text = explain(listener, differs, address, self.settings) if differs else ""
+        if text == self._told.get(listener.name, ""):
             return
-        self._told[listener.name] = told
+        self._told[listener.name] = text
         fields = {"listener": listener.name, "advertised": str(address)}
         if differs:
-            log.warning(explain(listener, differs, address, self.settings), extra=fields)
+            log.warning(text, extra=fields)
         else:
             log.info("the broker tells clients an address of Forebay's now", extra=fields)
 
