@@ -111,6 +111,8 @@ class Listener(Generic[Services, Kept]):
         self._sockets, self.bound = sockets, find_address(sockets)
         if not self.is_paused:
             await self._accept_from([one.dup() for one in sockets], context)
+        if self.is_paused:  # since then
+            self._close_servers()
         log.info(
             "listener %s: clients at %s, broker at %s",
             self.name,
