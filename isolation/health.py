@@ -243,6 +243,14 @@ class Health:
         news, self._news = self._news, []
         return news
 
+    def forgive(self) -> None:
+        """Let no key hang any more, whatever is unanswered: nobody is to be refused for it."""
+        for key in list(self.hung):
+            found = self.keys[key]
+            self._clear(key, found)
+            if not found.suspects:
+                del self.keys[key]
+
     def hanging(self) -> list[Hashable]:
         """The keys that hang now."""
         return list(self.hung)

@@ -110,12 +110,13 @@ REASON_MEANING: Final[dict[tuple[str, str], str]] = {
     (
         "pass",
         "disabled",
-    ): "memory serves nobody on the listener: `cache.mode` is off, or its clients share one identity "
+    ): "memory does not serve: the mode of process, listener or topic is off (`cache.mode`, `listeners[].cacheMode`, "
+    "`cache.topicModes[].mode`, `forebay switch cache off`), or the clients of the listener share one identity "
     "(`listeners[].allowSharedIdentity`)",
     (
         "pass",
         "observe",
-    ): "`cache.mode` is observe: `wouldHit` has the bytes that memory would have served",
+    ): "the mode of process, listener or topic is observe: `wouldHit` has the bytes that memory would have served",
 }
 
 JsonType = Literal["string", "integer", "number", "array"]

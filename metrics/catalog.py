@@ -36,6 +36,9 @@ class Metric(NamedTuple):
 
 LABEL_VALUES: Final[dict[str, tuple[str, ...]]] = {
     "purpose": ("client", "watch", "proof", "authorization", "verify"),
+    "mismatch": ("port", "host"),
+    "switch": ("cache", "throttle", "isolation", "verify", "log", "bypass"),
+    "happening": ("set", "reset", "widened", "expired", "reverted", "dropped"),
     "verdict": ("equal", "mismatch", "unanswered", "outdated", "dropped"),
     "direction": ("request", "response"),
     "bound": ("requests", "bytes"),
@@ -200,6 +203,52 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "Open files, with several workers, by process",
             ("process",),
             merge="max",
+        ),
+        Metric(
+            "forebay_bypassed_listeners",
+            "gauge",
+            "Listeners whose clients the supervisor pipes to the broker since `bypass` is switched on",
+        ),
+        Metric(
+            "forebay_switches",
+            "gauge",
+            "Switches that override the configuration now, by name; 0: the configured value is in force",
+            ("switch",),
+        ),
+        Metric(
+            "forebay_switch_age_seconds",
+            "gauge",
+            "Time since the oldest switch in force was set; 0 without one",
+        ),
+        Metric(
+            "forebay_switch_share",
+            "gauge",
+            "Share of the connections that have the switch under trial (`--share`); 1 without a trial",
+        ),
+        Metric(
+            "forebay_switch_trial_connections",
+            "gauge",
+            "Connections that have the switch under trial; 0 without a trial",
+        ),
+        Metric(
+            "forebay_switch_changes_total",
+            "counter",
+            "What happened to switches since the supervisor started: `set`, `reset`, `widened` (from a share to all), "
+            "`expired` (`--for`), `reverted` (a trial that did harm), `dropped` (topics dropped from the cache)",
+            ("happening",),
+        ),
+        Metric(
+            "forebay_advertised_mismatch",
+            "gauge",
+            "1 while the broker tells clients of a listener an address that is none of Forebay's: another `port`, or a "
+            "`host` that is none of this machine's addresses",
+            ("listener", "mismatch"),
+        ),
+        Metric(
+            "forebay_advertised_mismatches_total",
+            "counter",
+            "Answers of the broker that were looked at and name such an address: at most one a minute of a listener",
+            ("listener", "mismatch"),
         ),
         Metric(
             "forebay_config_last_reload_success",

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 PRODUCE: Final = 0
 FETCH: Final = 1
 METADATA: Final = 3
+DESCRIBE_CLUSTER: Final = 60
 OFFSET_COMMIT: Final = 8
 JOIN_GROUP: Final = 11
 SASL_HANDSHAKE: Final = 17
@@ -101,7 +102,7 @@ APIS: Final[dict[int, Api]] = {
         Api(57, "UpdateFeatures", 0),
         Api(58, "Envelope", 0),
         Api(59, "FetchSnapshot", 0),
-        Api(60, "DescribeCluster", 0),
+        Api(DESCRIBE_CLUSTER, "DescribeCluster", 0),
         Api(61, "DescribeProducers", 0),
         Api(62, "BrokerRegistration", 0),
         Api(63, "BrokerHeartbeat", 0),

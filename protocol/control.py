@@ -22,6 +22,7 @@ from protocol.api import (
     API_VERSIONS,
     CREATE_DELEGATION_TOKEN,
     CREATE_TOPICS,
+    DESCRIBE_CLUSTER,
     DESCRIBE_CONFIGS,
     DESCRIBE_DELEGATION_TOKEN,
     DESCRIBE_LOG_DIRS,
@@ -35,6 +36,7 @@ from protocol.api import (
 from protocol.control_lengths import check_lengths
 from protocol.errors import BadFrame, ErrorCode
 from protocol.header import build_request_header, response_body_start
+from protocol.metadata import BrokerAddress
 from protocol.primitives import (
     CLASSIC,
     FLEXIBLE,
@@ -309,6 +311,14 @@ def scan_describe_configs_response(frame: Frame, version: int) -> list[Described
             result.error_message,
         )
         for result in _scan(frame, DESCRIBE_CONFIGS, version).results
+    ]
+
+
+def scan_cluster_brokers(frame: Frame, version: int) -> list[BrokerAddress]:
+    """The brokers of a DescribeCluster answer, version 0 to 2; raises `BadFrame`."""
+    return [
+        BrokerAddress(int(one.broker_id), one.host, int(one.port), one.rack)
+        for one in _scan(frame, DESCRIBE_CLUSTER, version).brokers
     ]
 
 

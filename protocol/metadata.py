@@ -103,6 +103,14 @@ def scan_metadata_response(frame: Frame, version: int) -> Metadata:
     return Metadata(error_code, cluster_id, controller_id, brokers, topics)
 
 
+@refuses_garbage
+def scan_brokers(frame: Frame, version: int) -> list[BrokerAddress]:
+    """The brokers alone, which come first, however many topics follow; raises `BadFrame`."""
+    encoding = FLEXIBLE if is_flexible(METADATA, version) else CLASSIC
+    at = response_body_start(frame, METADATA, version) + (4 if version >= _THROTTLE_FROM else 0)
+    return _scan_brokers(encoding, version, frame, at)[0]
+
+
 def _scan_brokers(
     encoding: Encoding, version: int, frame: Frame, at: int
 ) -> tuple[list[BrokerAddress], int]:

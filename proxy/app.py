@@ -38,6 +38,7 @@ from proxy.admin.http import (
     json_answer,
 )
 from proxy.admin.samples import collect
+from proxy.admin.switch_routes import SwitchAccess
 from proxy.broker import Broker
 from proxy.build_info import find_version
 from proxy.config.load import Loaded
@@ -59,6 +60,8 @@ from proxy.supervisor.figures import Figures
 from proxy.supervisor.heartbeat import BEATS, HeartbeatSender
 from proxy.supervisor.role import Role
 from proxy.supervisor.signals import handle_signals
+from proxy.switches.store import SwitchStore
+from proxy.switching import Switcher
 from proxy.takeover import Takeover
 
 if TYPE_CHECKING:
@@ -113,13 +116,14 @@ class Forebay:
         role: Role = Role.ALONE,
         number: int = 0,
         keeper: socket.socket | bytes | None = None,
+        switches: SwitchStore | None = None,
     ) -> None:
         """`has_pipeline` False: no Produce uses the pipeline (proxy/produce/pipeline.py). `role`,
         `number` and `keeper`: those of the handover. `read` loads the configuration for a reload;
         None: `config` again, so that only certificates are reloaded.
         `cache` None: opened here. `figures`: what the supervisor counts; None: there is
         none. `keep` is given the configuration that a reload has put in force. `version`: Forebay's own,
-        for metrics and the broker's request logs.
+        for metrics and the broker's request logs. `switches`: the supervisor's store; None: one of this process.
         """
         self.own_log = own_log
         self.figures = Figures() if figures is None else figures
@@ -156,9 +160,16 @@ class Forebay:
             self.boot,
         )
         self.takeover = Takeover(self.broker, end_torn)
-        self.reloader = Reloader(self, read or partial(Loaded, config, {}, (), ()), keep)
+        self.switches = SwitchStore() if switches is None else switches
+        read = read or partial(Loaded, config, {}, (), ())
+        self.reloader = Reloader(self, read, keep, self.switches.read)
+        self.switcher = Switcher(self, self.switches)
+        self.switcher.begin()
         timed = [self.readiness.tell, self.tell_node, self.reloader.renewal.tick]
-        each_tick = [self.takeover.tick] if role.has_arena else []
+        each_tick: list[Callable[[float], object]] = []
+        if role.has_arena:
+            each_tick.append(self.takeover.tick)
+        each_tick.append(self.switcher.tick)
         if isinstance(self.broker, KeeperBroker):
             each_tick.append(self.broker.tick)
         self.janitor = Janitor(self.broker, self.listeners, timed, each_tick)
@@ -175,9 +186,16 @@ class Forebay:
             routes[METRICS] = partial(self._answer_metrics, self.keeper)
         limits = config.admin
         self.admin_access = AdminAccess(limits)
+        switched = SwitchAccess(
+            self.switches,
+            read_clock_s,
+            self.switcher.explain,
+            self.switcher.settle,
+            self.switcher.refuse_drop,
+        )
         self.admin = AdminServer(
-            routes,
-            actions={"/reload": self._answer_reload},
+            {**routes, **switched.routes},
+            actions={"/reload": self._answer_reload, **switched.actions},
             max_connections=limits.max_connections,
             request_timeout_s=limits.request_timeout_s,
             access=self.admin_access.check,
@@ -234,7 +252,7 @@ class Forebay:
     def _all_listeners(self) -> list[AnyListener | PassThroughListener]:
         return [*self.listeners, *self.pass_through]
 
-    async def _answer_reload(self) -> HttpResponse:
+    async def _answer_reload(self, _query: str) -> HttpResponse:
         report = await self.reloader.reload()
         status = HTTPStatus.UNPROCESSABLE_ENTITY if report.errors else HTTPStatus.OK
         return json_answer(report.describe())._replace(status=status)
@@ -337,6 +355,7 @@ class Forebay:
         await self.takeover.stop()
         self.broker.cache.close()
         self.figures.close()
+        self.switches.close()
         if self.broker.access_log is not None:
             await asyncio.to_thread(self.broker.access_log.close)
 
@@ -378,6 +397,7 @@ async def serve(
         role=handover.role,
         number=handover.number,
         keeper=handover.keeper,
+        switches=handover.switches,
     )
     loop, has_successor = asyncio.get_running_loop(), asyncio.Event()
     loop.add_signal_handler(signal.SIGHUP, forebay.reloader.request)

@@ -20,6 +20,8 @@ from proxy.accounting.counter_lines import CounterLines
 from proxy.accounting.counters import Counters
 from proxy.accounting.empty_answers import EmptyAnswers
 from proxy.accounting.stored_runs import StoredRuns
+from proxy.advertised import AdvertisedCheck
+from proxy.config.cache_modes import CacheModes
 from proxy.fetch.access_lines import AccessLines
 from proxy.fetch.accounts import Accounts
 from proxy.fetch.misses.coalescing import SharedReads
@@ -119,6 +121,7 @@ class Broker:
         self.routes = Targets(self)
         self.cleanup = self.build_compaction_policies()
         self.node = Node(self)
+        self.advertised = AdvertisedCheck(lambda: self.node.node_id, now)
         self.verifier = Verifier(self, config.cache.verify_ratio, Random().random)
         limits = config.limits
         self.shared_reads = SharedReads(self, limits.read_joiners)
@@ -163,13 +166,12 @@ class Broker:
         """Return what asks the broker about topics."""
         return TopicLookup(self)
 
-    def configure(self, config: Config) -> None:
+    def configure(self, config: Config, trial: Config | None = None, share: float = 0.0) -> None:
         """Put a configuration in force for all that reads it at each use. Parts that keep a value have a method
-        of their own (proxy/reload.py).
+        of their own (proxy/reload.py). `trial`: the cache's modes of a `share` of the connections (0 to 1).
         """
         self.config = config
-        self.serves = config.cache.mode == "serve"
-        self.observes = config.cache.mode == "observe"
+        self.modes = CacheModes(config, trial, share)
 
     def admit(
         self,

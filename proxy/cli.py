@@ -1,5 +1,5 @@
 """The command line: `forebay serve`, `forebay config check`, `forebay arena inspect`, `forebay
-audit`, `forebay canary`, `forebay injector`; and `forebay worker`, which only the supervisor starts.
+audit`, `forebay canary`, `forebay switch`, `forebay injector`; and `forebay worker`, which only the supervisor starts.
 
 Owns arguments, help, exit codes and the start order: configuration, log, event loop. Must not know
 configuration keys without a flag. Imports the modules of a command only when the command is given,
@@ -73,6 +73,7 @@ examples:
   forebay arena inspect /dev/shm/forebay-9092.arena
   forebay audit /var/log/forebay --out report
   forebay canary forebay.yaml --once
+  forebay switch cache off --for 30m
 
 {_EXIT_CODES}
 """
@@ -107,6 +108,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return run_canary(given[1:])
     if given[:1] == ["injector"]:
         return run_injector(given[1:])
+    if given[:1] == ["switch"]:
+        return run_switch(given[1:])
     if given[:1] == ["worker"]:
         return run_worker(given[1:])
     options = build_parser().parse_args(given)
@@ -137,6 +140,9 @@ def build_parser() -> argparse.ArgumentParser:
     _add_inspect(arena.add_subparsers(metavar="COMMAND", required=True))
     commands.add_parser(
         "audit", help="hit ratios and the sizing curve from access logs; what changed (audit diff)"
+    )
+    commands.add_parser(
+        "switch", help="change a running Forebay, and undo it: forebay switch --help"
     )
     commands.add_parser("canary", help="latency through Forebay and past it, every few seconds")
     commands.add_parser("injector", help="a Kubernetes webhook that puts the sidecar into pods")
@@ -332,6 +338,13 @@ def run_injector(arguments: Sequence[str]) -> int:
     from proxy.injector.command import main as run
 
     collect_garbage()
+    return run(arguments)
+
+
+def run_switch(arguments: Sequence[str]) -> int:
+    """`forebay switch ...`: proxy.switches.command parses `arguments`. Returns the exit code."""
+    from proxy.switches.command import main as run
+
     return run(arguments)
 
 

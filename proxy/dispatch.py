@@ -26,6 +26,7 @@ from proxy.produce.receive_in_arena import find_lender
 from proxy.produce.splice_request import let_produces_pass
 from proxy.relay import (
     relay,
+    relay_addresses,
     relay_api_versions,
     relay_group,
     relay_sasl,
@@ -58,6 +59,8 @@ ROUTES: Final[dict[int, Handler]] = {
     api.SASL_HANDSHAKE: relay_sasl_handshake,
     api.SASL_AUTHENTICATE: relay_sasl,
     **dict.fromkeys(NAMING_GROUPS, relay_group),
+    api.METADATA: relay_addresses,
+    api.DESCRIBE_CLUSTER: relay_addresses,
     SHARE_FETCH: relay_share,
     SHARE_ACKNOWLEDGE: relay_share,
 }
@@ -93,7 +96,8 @@ class Dispatch:
         self.kept, self.repeated = KeptLayout(), RepeatedFetches(link.broker.sessions)
         self.reads = Reads(link)
         link.framed.framer.borrow_from(find_lender(link.broker, link.stores))
-        let_produces_pass(link)
+        if not link.is_unread:
+            let_produces_pass(link)
 
     def set_limits(self, limits: Limits) -> None:
         """Take other limits for the requests that arrive from now on."""
@@ -139,7 +143,9 @@ class Dispatch:
         key, line, sent_count = frame[KEY_START:KEY_END], link.replies.places, link.sent_count
         newest = line[-1] if line else None
         try:
-            if key == PRODUCE_KEY:
+            if link.is_unread and key in (PRODUCE_KEY, FETCH_KEY):
+                self._relay_unread(frame)
+            elif key == PRODUCE_KEY:
                 is_single = handle_produce(link, frame, self._most)
                 if is_single and self._has_pipeline and link.pipeline is None:
                     start_pipeline(link)
@@ -159,6 +165,16 @@ class Dispatch:
             link.broker.fall_back(link, sent_count, "handling a request", whole)
         if line or link.request_bytes:
             link.hold_at_bounds()
+
+    def _relay_unread(self, frame: Frame) -> None:
+        """Relay a Produce or Fetch of a bypassed listener: of it only the header is read."""
+        link, head = self._link, header.peek_request(frame)
+        link.count_request(head.api_key, len(frame))
+        if link.client_id != head.client_id:
+            link.name_client(head.client_id)
+        if head.api_key == api.PRODUCE:
+            link.last_ordinal += 1
+        relay_whole(link, frame, None)
 
     def _handle(self, frame: Frame, is_fetch: bool) -> None:
         link = self._link

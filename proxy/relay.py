@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from isolation.tickets import Waits
-from protocol import api, api_versions, control, header, produce
+from protocol import api, api_versions, control, header, metadata, produce
 from protocol.errors import BadFrame
 from protocol.groups import find_group
 from protocol.sasl import SaslExchange
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from protocol.header import RequestHeader
     from protocol.primitives import Frame
     from protocol.sasl import SaslIdentity
+    from proxy.advertised import AdvertisedCheck
     from proxy.net.client_connection import AnyLink, ClientConnection
     from proxy.net.framed_transport import FramedTransport
     from proxy.net.response_order import Place
@@ -86,6 +87,10 @@ class RelayServices(ConnectionServices, Protocol):
     def principals(self) -> IdentitySecret:
         """The rights of all principals."""
 
+    @property
+    def advertised(self) -> AdvertisedCheck:
+        """The comparison of what the broker tells clients of its address."""
+
 
 class RelayHandlers(Handlers, Protocol):
     """What is kept for a connection whose requests are relayed."""
@@ -114,6 +119,8 @@ ROUNDS = {"SCRAM-SHA-256": 2, "SCRAM-SHA-512": 2}
 """SaslAuthenticate responses without error until a client has authenticated, by mechanism; 1 for
 others (RFC 5802).
 """
+ADDRESSES_UP_TO = {api.METADATA: 13, api.DESCRIBE_CLUSTER: 2}
+"""Newest versions of the responses whose addresses of brokers are read."""
 HANDSHAKE_ERROR_AT = 8
 """Index of the error code in a SaslHandshake response frame: length, correlation id, error code
 (SaslHandshakeResponse.json).
@@ -181,6 +188,28 @@ def _expects_no_answer(head: RequestHeader, frame: Frame) -> bool:
         return produce.peek_acks(frame, head.api_version, head.body_start) == 0
     except BadFrame:
         return False
+
+
+def relay_addresses(link: RelayLink, head: RequestHeader, frame: Frame) -> None:
+    """Relay a request whose response names the cluster's brokers. One of them in a while is compared with Forebay's own
+    address (proxy/advertised.py).
+    """
+    check = link.broker.advertised
+    if not check.is_due(link.listener) or head.api_version > ADDRESSES_UP_TO[head.api_key]:
+        relay(link, head, frame)
+        return
+
+    def see(answer: Frame) -> Frame:
+        scan = (
+            metadata.scan_brokers if head.api_key == api.METADATA else control.scan_cluster_brokers
+        )
+        try:
+            check.note(link.listener, scan(answer, head.api_version))
+        except BadFrame:
+            link.broker.counters.faults.count_bad_frame()
+        return answer
+
+    pass_on(link, head, frame, see)
 
 
 def relay_share(link: RelayLink, head: RequestHeader, frame: Frame) -> None:

@@ -1,11 +1,14 @@
 """Reload: reads the configuration again and applies it to the running process (SIGHUP, POST /reload).
 
-Owns the order of a reload, the table of live keys with the function that applies each, and the result of
-the last reload. Must not know how a room works by its limits: each room has a method that takes them.
+Owns the order of a reload, the table of live keys with the function that applies each, the configuration under the
+switches, and the result of the last reload. Must not know how a room works by its limits: each room has a method that
+takes them.
 Invariants:
 * a configuration that is refused, or a certificate that cannot be loaded, changes nothing.
 * files are read beside the event loop; then everything is applied within one step of the loop.
 * one reload runs at a time; signals that arrive meanwhile lead to one more.
+* switches lie over the configuration that was read (`base`): a reload changes what is under them, and what they
+  override stays as they say until they end.
 * every key is in APPLY or in `live_keys.RESTART` (a test over all keys).
 """
 
@@ -19,10 +22,12 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from proxy.admin.log import set_level
 from proxy.broker import build_session_limits
-from proxy.config.live_keys import ReloadPlan, plan_reload
+from proxy.config.live_keys import list_at_start, plan_reload
 from proxy.config.yaml_file import ConfigError
 from proxy.net.listener import ListenerSettings, load_settings
 from proxy.renewal import Renewal
+from proxy.switches.overlay import Overlaid, overlay
+from proxy.switches.state import EMPTY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,6 +38,7 @@ if TYPE_CHECKING:
     from proxy.config.model import Config
     from proxy.net.listener import AnyListener
     from proxy.net.pass_through import PassThroughListener
+    from proxy.switches.state import SwitchState
 
 log = logging.getLogger("forebay.reload")
 
@@ -53,7 +59,8 @@ class Running(Protocol):
 @dataclass(frozen=True, slots=True)
 class ReloadReport:
     """The answer to a reload. `errors` not empty: nothing has changed. `certificates`: the listeners whose files were
-    read again, for the handshakes that begin from now on.
+    read again, for the handshakes that begin from now on. `overridden`: keys of `applied` whose new value is in force
+    only once a switch ends.
     """
 
     applied: tuple[Change, ...] = ()
@@ -61,6 +68,7 @@ class ReloadReport:
     certificates: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()
+    overridden: tuple[str, ...] = ()
 
     def describe(self) -> dict[str, object]:
         """The report as JSON has it."""
@@ -71,6 +79,7 @@ class ReloadReport:
                 {"key": one.key, "old": one.old, "new": one.new, "reason": one.reason}
                 for one in self.needs_restart
             ],
+            "overridden": list(self.overridden),
             "certificates": list(self.certificates),
             "warnings": list(self.warnings),
             "errors": list(self.errors),
@@ -89,12 +98,19 @@ class Reloader:
         running: Running,
         read: Callable[[], Loaded],
         keep: Callable[[Config], object] = lambda _config: None,
+        state: Callable[[], SwitchState] = lambda: EMPTY,
     ) -> None:
-        """`keep` is given each configuration that was put in force: it outlives the process."""
+        """`keep` is given each configuration that was read and is in force: it outlives the process. `state`: that of
+        the switches.
+        """
         self._running = running
         self._read = read
         self._keep = keep
-        self._mode_at_start = running.broker.config.cache.mode
+        self._state = state
+        self.base = running.broker.config
+        """The configuration as it was read, under the switches."""
+        self.at_start = list_at_start(self.base)
+        self.overlaid = Overlaid(self.base, None, 0.0, {})
         self._lock = asyncio.Lock()
         self.renewal = Renewal(running, self._lock)
         self._task: asyncio.Task[None] | None = None
@@ -135,14 +151,29 @@ class Reloader:
 
     async def _reload(self) -> ReloadReport:
         loaded = await asyncio.to_thread(self._read)
-        plan = plan_reload(self._running.broker.config, loaded.config, self._mode_at_start)
+        plan = plan_reload(self.base, loaded.config, self.at_start)
         found = await asyncio.to_thread(self.renewal.read_all, plan.config)
         settings = await asyncio.to_thread(load_all_settings, plan.config)
-        apply(self._running, plan, settings)
+        self.base = plan.config
+        in_force = {change.key for change in self.put_in_force()}
+        adopt_settings(self._running, settings)
         self.renewal.note_reload(found)
         self._keep(plan.config)
         names = tuple(one.config.name for one in settings if _has_files(one))
-        return ReloadReport(plan.applied, plan.pending, names, loaded.warnings)
+        overridden = tuple(one.key for one in plan.applied if one.key not in in_force)
+        return ReloadReport(
+            plan.applied, plan.pending, names, loaded.warnings, overridden=overridden
+        )
+
+    def put_in_force(self) -> tuple[Change, ...]:
+        """Put the configuration under the switches in force as they are now. Returns what has changed by it."""
+        running, overlaid = self._running, overlay(self.base, self._state(), self.at_start)
+        plan = plan_reload(running.broker.config, overlaid.config, self.at_start)
+        are_alike = overlaid.trial == self.overlaid.trial and overlaid.share == self.overlaid.share
+        self.overlaid = overlaid
+        if plan.applied or not are_alike:
+            apply(running, overlaid, plan.applied, has_modes=not are_alike)
+        return plan.applied
 
 
 def _has_files(settings: ListenerSettings) -> bool:
@@ -166,11 +197,17 @@ def load_all_settings(config: Config) -> list[ListenerSettings]:
     return settings
 
 
-def apply(running: Running, plan: ReloadPlan, settings: Sequence[ListenerSettings]) -> None:
-    """Put the plan's configuration in force, and tell each room whose keys have changed."""
-    broker, config = running.broker, plan.config
-    broker.configure(config)
-    patterns = {change.pattern for change in plan.applied}
+def apply(running: Running, overlaid: Overlaid, changes: Sequence[Change], has_modes: bool) -> None:
+    """Put a configuration in force, and tell each room whose keys have changed. `has_modes`: so have the modes of some
+    connections.
+    """
+    broker, config = running.broker, overlaid.config
+    broker.configure(config, overlaid.trial, overlaid.share)
+    patterns = {change.pattern for change in changes}
+    for listener in running.listeners:
+        listener.adopt_modes()
+    if has_modes:
+        apply_cache_mode(broker, config)
     for part in APPLY:
         is_changed = any(
             key == pattern or key.startswith(f"{pattern}[]")
@@ -179,6 +216,11 @@ def apply(running: Running, plan: ReloadPlan, settings: Sequence[ListenerSetting
         )
         if is_changed and part.run is not None:
             part.run(broker, config)
+
+
+def adopt_settings(running: Running, settings: Sequence[ListenerSettings]) -> None:
+    """Have each listener use its entry of the configuration in force, with the files that were read for it."""
+    config = running.broker.config
     for listener, one in zip(running.listeners, settings, strict=True):
         listener.adopt(one, config.limits)
     unread_entries = [entry for entry in config.listeners if entry.pass_through]
@@ -202,9 +244,8 @@ def apply_log_level(_broker: Broker, config: Config) -> None:
 
 
 def apply_cache_mode(broker: Broker, _config: Config) -> None:
-    """Answer the Fetches that wait at the former mode: a Fetch that arrives from now on is judged by the new one."""
-    if not broker.serves:
-        broker.purgatory.leave_all()
+    """Judge the Fetches that wait by the new modes, which their connections have adopted."""
+    broker.purgatory.evaluate_all()
 
 
 def apply_verifier(broker: Broker, config: Config) -> None:
@@ -249,7 +290,15 @@ def apply_isolation(broker: Broker, config: Config) -> None:
 
 APPLY: Final[tuple[Part, ...]] = (
     Part(("log.level",), apply_log_level),
-    Part(("cache.mode",), apply_cache_mode),
+    Part(
+        (
+            "cache.mode",
+            "cache.topicModes[].pattern",
+            "cache.topicModes[].mode",
+            "listeners[].cacheMode",
+        ),
+        apply_cache_mode,
+    ),
     Part(("cache.verifyRatio",), apply_verifier),
     Part(("limits.requestMemory", "limits.responseMemory"), apply_memory),
     Part(
@@ -294,6 +343,7 @@ APPLY: Final[tuple[Part, ...]] = (
     ),
     Part(
         (
+            "isolation.enabled",
             "isolation.maxQueueWait",
             "isolation.queueRequests",
             "isolation.queueSize",
@@ -316,6 +366,7 @@ APPLY: Final[tuple[Part, ...]] = (
     ),
     Part(
         (
+            "listeners[].advertised",
             "listeners[].allow",
             "listeners[].deny",
             "listeners[].trustedProxies",

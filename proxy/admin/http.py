@@ -48,13 +48,16 @@ class HttpResponse(NamedTuple):
 
 class HttpRequest(NamedTuple):
     """A request's head. `path` has no query. `keeps_alive`: the connection stays open after the
-    response. `authorization`: that header's value, b"" without it.
+    response. `authorization`: that header's value, b"" without it. `query`: what follows the path,
+    without its mark. `has_origin`: a page in a browser asks.
     """
 
     method: str
     path: str
     keeps_alive: bool
     authorization: bytes = b""
+    query: str = ""
+    has_origin: bool = False
 
 
 class BadRequest(Exception):
@@ -66,7 +69,8 @@ class BadRequest(Exception):
 
 
 Handler = Callable[[], HttpResponse | Awaitable[HttpResponse]]
-Action = Callable[[], Awaitable[HttpResponse]]
+Action = Callable[[str], Awaitable[HttpResponse]]
+"""What a POST does; it is given the query."""
 READS, ACTS = "GET, HEAD", "POST"
 """The methods of a route, and of an action."""
 
@@ -128,7 +132,7 @@ def scan_head(head: bytes) -> HttpRequest:
     if match is None:
         raise BadRequest(HTTPStatus.BAD_REQUEST, "this is no HTTP/1 request line")
     keeps_alive = match[3] == b"1"
-    authorization = b""
+    authorization, has_origin = b"", False
     for header in headers:
         field = _HEADER.fullmatch(header)
         if field is None:
@@ -140,9 +144,9 @@ def scan_head(head: bytes) -> HttpRequest:
             keeps_alive = False
         if name == b"authorization":
             authorization = field[2].strip()
-    return HttpRequest(
-        match[1].decode(), match[2].decode().partition("?")[0], keeps_alive, authorization
-    )
+        has_origin = has_origin or name == b"origin"
+    path, _, query = match[2].decode().partition("?")
+    return HttpRequest(match[1].decode(), path, keeps_alive, authorization, query, has_origin)
 
 
 class AdminServer:
@@ -323,13 +327,13 @@ class AdminServer:
             return HttpResponse(
                 f"not found; there are {known}\n".encode(), status=HTTPStatus.NOT_FOUND
             ), ""
-        methods = READS if handler is not None else ACTS
+        methods = ", ".join([READS] * (handler is not None) + [ACTS] * (action is not None))
         if request.method not in methods.split(", "):
             text = f"only {methods.replace(', ', ' and ')}\n".encode()
             return HttpResponse(text, status=HTTPStatus.METHOD_NOT_ALLOWED), methods
         try:
-            if action is not None:
-                return await action(), ""
+            if request.method == ACTS and action is not None:
+                return await action(request.query), ""
             assert handler is not None
             found = handler()
             return (found if isinstance(found, HttpResponse) else await found), ""
@@ -342,6 +346,9 @@ class AdminServer:
     def _refuse(self, request: HttpRequest, has_certificate: bool) -> HttpResponse | None:
         """The response to a client that may not ask this; None: it may."""
         access = self._access()
+        if request.method == ACTS and request.has_origin:
+            # any page that a browser beside the port shows could send it (CSRF)
+            return HttpResponse(b"a browser may not change anything\n", status=HTTPStatus.FORBIDDEN)
         if access.is_open(request.path):
             return None
         if access.wants_certificate and not has_certificate:

@@ -6,6 +6,7 @@ Owns the join of counters, statistics and metric names. Must not count anything 
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Protocol
 
 from isolation.classify import queue_name
@@ -20,6 +21,8 @@ from proxy.fetch.principals import WAITS_LIMIT
 from proxy.net.host_limits import IDLE_LIMIT
 from proxy.replica_fetcher.topic_metadata import TOPICS_LIMIT
 from proxy.replica_fetcher.verifier import QUEUE_SAMPLES
+from proxy.switches.report import list_switch_samples
+from proxy.switches.state import OVERRIDES_LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from proxy.net.listener import AnyListener
     from proxy.net.own_connections import OwnConnections
     from proxy.net.pass_through import PassThroughListener
+    from proxy.switches.store import SwitchStore
     from proxy.tls_files import WatchedFiles
     from throttle.disks import DiskLimit
 
@@ -113,6 +117,8 @@ class Process(Protocol):
     def keeper(self) -> KeeperEnd | None: ...
     @property
     def reloader(self) -> LastReload: ...
+    @property
+    def switches(self) -> SwitchStore: ...
 
 
 def collect(process: Process) -> Iterator[Sample]:
@@ -125,6 +131,8 @@ def collect(process: Process) -> Iterator[Sample]:
     yield Sample("forebay_fallback", (), 0)
     for (name, *labels), value in process.figures.read():
         yield Sample(name, tuple(labels), value)
+    yield from _switches(process)
+    yield from _advertised(process)
     reloader = process.reloader
     yield Sample("forebay_config_last_reload_success", (), int(reloader.was_successful))
     yield Sample("forebay_config_last_reload_timestamp_seconds", (), reloader.reloaded_at)
@@ -144,6 +152,28 @@ def collect(process: Process) -> Iterator[Sample]:
     yield from _limits(process)
     yield from _access_log(broker)
     yield from _own_log(process)
+
+
+def _switches(process: Process) -> Iterator[Sample]:
+    store = process.switches
+    for one in list_switch_samples(store.read(), time.time()):
+        yield Sample(*one)
+    modes = process.broker.modes
+    links = [link for one in process.listeners for link in one.links] if modes.share else []
+    on_trial = sum(modes.is_trial(link.number) for link in links)
+    yield Sample("forebay_switch_trial_connections", (), on_trial)
+    yield Sample("forebay_queue_depth", ("switches",), len(store.read().overrides))
+    yield Sample("forebay_queue_limit", ("switches",), OVERRIDES_LIMIT)
+
+
+def _advertised(process: Process) -> Iterator[Sample]:
+    check = process.broker.advertised
+    for one in process.listeners:
+        for mismatch in LABEL_VALUES["mismatch"]:
+            differs = check.differs.get(one.name, "") == mismatch
+            yield Sample("forebay_advertised_mismatch", (one.name, mismatch), int(differs))
+            count = check.mismatches.get((one.name, mismatch), 0)
+            yield Sample("forebay_advertised_mismatches_total", (one.name, mismatch), count)
 
 
 def _tls_files(watched: Sequence[WatchedFiles]) -> Iterator[Sample]:

@@ -27,7 +27,7 @@ _SOCKET = "the listening sockets are bound at the start"
 _BROKER = "open connections lead to the broker of the start"
 _IDENTITY = "open connections were judged by who the broker sees"
 _ARENA = "the arena is mapped at the start"
-_QUEUES = "open connections are built with or without queues"
+_QUEUES = "the process was started without queues"
 _DISKS = "the broker's disks are identified at the start"
 _ADMIN = "the admin server is configured at the start"
 _ACCESS_LOG = "the access log is opened at the start"
@@ -63,7 +63,6 @@ RESTART: Final[dict[str, str]] = {
     "throttle.disks[].brokerDirectory": _DISKS,
     "throttle.disks[].throughput": _DISKS,
     "throttle.disks[].iops": _DISKS,
-    "isolation.enabled": _QUEUES,
     "isolation.dataQueues": "a topic's requests would be in two queues",
     "delegationTokens.limit": _TOKENS,
     "delegationTokens.mechanism": _TOKENS,
@@ -96,6 +95,7 @@ RESTART: Final[dict[str, str]] = {
 }
 """The reason for each key that needs a restart, by its path with `[]` for indexes."""
 CACHE_MODE: Final = "cache.mode"
+ISOLATION: Final = "isolation.enabled"
 _SHOWS_IDENTITY = ("listeners[].upstreamTls.certificateFile", "listeners[].upstreamTls.keyFile")
 
 
@@ -121,13 +121,32 @@ class ReloadPlan:
 
 
 def is_live(key: SettingKey) -> bool:
-    """Whether a reload changes the key. `cache.mode`: some transitions, see `explain_mode`."""
+    """Whether a reload changes the key. `cache.mode` and `isolation.enabled`: some transitions, see `explain_mode`
+    and `explain_queues`.
+    """
     return path_text(key.pattern) not in RESTART
 
 
 def list_live() -> list[str]:
     """The paths of all live keys, with `[]` for indexes."""
     return [path_text(key.pattern) for key in KEYS if is_live(key)]
+
+
+class AtStart(NamedTuple):
+    """Values of the start that decide what the process can become: `cache.mode`, and whether requests have queues."""
+
+    mode: str
+    has_queues: bool = True
+
+
+def list_at_start(config: Config) -> AtStart:
+    """Those of the configuration that a process is started with."""
+    return AtStart(config.cache.mode, config.isolation.enabled)
+
+
+def explain_queues(at_start: AtStart, wanted: bool) -> str:
+    """Why a process needs a restart for another `isolation.enabled`; "" if it needs none."""
+    return _QUEUES if wanted and not at_start.has_queues else ""
 
 
 def explain_mode(at_start: str, wanted: str) -> str:
@@ -141,9 +160,9 @@ def explain_mode(at_start: str, wanted: str) -> str:
     return ""
 
 
-def plan_reload(running: Config, wanted: Config, mode_at_start: str) -> ReloadPlan:
-    """Compare two valid configurations. `mode_at_start`: `cache.mode` at the start of the process."""
-    config, changes = _merge(running, wanted, (), mode_at_start)
+def plan_reload(running: Config, wanted: Config, at_start: AtStart) -> ReloadPlan:
+    """Compare two valid configurations of a process that was started with `at_start`."""
+    config, changes = _merge(running, wanted, (), at_start)
     assert isinstance(config, Config)
     return ReloadPlan(
         config,
@@ -153,7 +172,7 @@ def plan_reload(running: Config, wanted: Config, mode_at_start: str) -> ReloadPl
 
 
 def _merge(
-    old: Section, new: Section, path: KeyPath, mode_at_start: str
+    old: Section, new: Section, path: KeyPath, at_start: AtStart
 ) -> tuple[Section, list[Change]]:
     """The section `old` at `path` with the live values of `new`, and all changes."""
     updates: dict[str, object] = {}
@@ -166,16 +185,16 @@ def _merge(
         inner, is_list = section_of(field.annotation)
         if here == ("listeners",) and _are_alike(before, after):
             merged = [
-                _merge(one, other, (*here, index), mode_at_start)
+                _merge(one, other, (*here, index), at_start)
                 for index, (one, other) in enumerate(zip(before, after, strict=True))
             ]
             updates[attribute] = tuple(section for section, _ in merged)
             changes += [change for _, found in merged for change in found]
         elif inner is not None and not is_list and before is not None and after is not None:
-            updates[attribute], found = _merge_section(before, after, here, mode_at_start)
+            updates[attribute], found = _merge_section(before, after, here, at_start)
             changes += found
         else:
-            reason = _find_reason(here, before, after, inner, mode_at_start)
+            reason = _find_reason(here, before, after, inner, at_start)
             changes.append(_build_change(here, attribute, old, new, reason))
             if not reason:
                 updates[attribute] = after
@@ -183,10 +202,10 @@ def _merge(
 
 
 def _merge_section(
-    old: Section, new: Section, path: KeyPath, mode_at_start: str
+    old: Section, new: Section, path: KeyPath, at_start: AtStart
 ) -> tuple[Section, list[Change]]:
     """As `_merge`; in a section of a listener all changed keys wait for the restart that one of them needs."""
-    merged, changes = _merge(old, new, path, mode_at_start)
+    merged, changes = _merge(old, new, path, at_start)
     reasons = [change.reason for change in changes if change.reason]
     if path[0] != "listeners" or not reasons:
         return merged, changes
@@ -199,12 +218,14 @@ def _are_alike(old: Sequence[ListenerConfig], new: Sequence[ListenerConfig]) -> 
 
 
 def _find_reason(
-    path: KeyPath, old: object, new: object, inner: type[Section] | None, mode_at_start: str
+    path: KeyPath, old: object, new: object, inner: type[Section] | None, at_start: AtStart
 ) -> str:
     """Why a change needs a restart; "" if it does not. `inner`: the section that the value holds, if any."""
     pattern = _pattern_of(path)
     if pattern == CACHE_MODE:
-        return explain_mode(mode_at_start, str(new))
+        return explain_mode(at_start.mode, str(new))
+    if pattern == ISOLATION:
+        return explain_queues(at_start, bool(new))
     if pattern in _SHOWS_IDENTITY and (old is None) != (new is None):
         return _IDENTITY
     if inner is None:

@@ -17,7 +17,7 @@ from pydantic import Field, StringConstraints
 from proxy.config.access_log import AccessLogConfig
 from proxy.config.admin import Admin
 from proxy.config.delegation_tokens import DelegationTokensConfig, PrincipalRulesText
-from proxy.config.isolation import Isolation
+from proxy.config.isolation import Isolation, Pattern
 from proxy.config.networks import NetworkList
 from proxy.config.process import Log, Shutdown, SupervisorConfig
 from proxy.config.section import Name, Path, Section
@@ -46,6 +46,7 @@ MOST_WORKERS = 31  # with the keeper 32 processes hold bytes of the arena
 HELD_CONNECTIONS = 256  # those above connectionRatePerAddress that are held before they are closed
 
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
+CacheMode = Literal["serve", "observe", "off"]
 
 
 class ListenerTls(Section):
@@ -134,6 +135,12 @@ class ListenerConfig(Section):
     upstream: RemoteAddress = Field(
         description="HOST:PORT of the broker's listener for Forebay; not the address that clients are given."
     )
+    advertised: RemoteAddress | None = Field(
+        default=None,
+        description="HOST:PORT that the broker is to tell clients of this listener, where that is not an address of "
+        "this machine with the port of `listen`: a load balancer's, or one behind NAT. Forebay compares only, and "
+        "warns (`forebay_advertised_mismatch`).",
+    )
     catch_up_upstream: RemoteAddress | None = Field(
         default=None,
         description="HOST:PORT of a second listener of the same broker, with the same security, for "
@@ -148,6 +155,11 @@ class ListenerConfig(Section):
         "certificates (`tls.clientAuth: required`), and for SCRAM clients on "
         "`catchUpUpstream`. `upstream` must be a listener with SASL and SCRAM, and a listener needs "
         "`upstreamCredentials` that may create tokens for others.",
+    )
+    cache_mode: CacheMode | None = Field(
+        default=None,
+        description="As `cache.mode`, for the clients of this listener; the lower of both holds (`off`, "
+        "`observe`, `serve`). Batches of its producers are stored regardless. Unset: `cache.mode` alone.",
     )
     pass_through: bool = Field(
         default=False,
@@ -214,15 +226,31 @@ class ListenerConfig(Section):
         return self.wants_certificates or self.upstream_tls.certificate_file is not None
 
 
+class TopicModeConfig(Section):
+    """The mode of the topics of one pattern."""
+
+    pattern: Pattern = Field(
+        description="Pattern of topic names, with `*` and `?`; the first match counts."
+    )
+    mode: CacheMode = Field(
+        description="As `cache.mode`, for these topics; the lowest of process, listener and topic holds."
+    )
+
+
 class Cache(Section):
     """The block cache, and how long it may serve."""
 
-    mode: Literal["serve", "observe", "off"] = Field(
+    mode: CacheMode = Field(
         default="serve",
         description="`serve`: memory answers Fetches. `observe`: the broker answers all requests, "
         "Forebay keeps only the index of a cache of `size`, and the access log says what "
         "would have hit; takes at most about a quarter of `size`. `off`: the broker "
         "answers all requests.",
+    )
+    topic_modes: tuple[TopicModeConfig, ...] = Field(
+        default=(),
+        max_length=256,
+        description="Modes of topics, by name pattern. Topics that none matches follow `mode` alone.",
     )
     size_bytes: Size = Field(
         default=0,

@@ -12,6 +12,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from proxy.accounting.empty_answers import CLEAN
+from proxy.fetch.hit_estimate import estimate_topics
 from proxy.fetch.services import NOT_PARKED
 from proxy.partitions.readable import UNREAD, PartitionOutcome
 
@@ -55,6 +56,8 @@ class Accounts:
         `clean`: partitions that it names without records, and that have no outcome.
         """
         now = self._broker.now()
+        if self._broker.modes.observes:
+            outcomes = estimate_topics(self._broker, outcomes)
         if not delivered:
             self._broker.counters.fetch.lose(len(outcomes) + clean)
             self._count(((fetch, (), is_ours, now, waited_s, 0),))
@@ -96,7 +99,7 @@ class Accounts:
                 sizes = list(map(SIZE, alike))
                 counts.partitions[verdict] += len(sizes)
                 counts.record_bytes[verdict] += sum(sizes)
-            if broker.observes:
+            if broker.modes.observes:
                 counts.observe(sum(one.would_hit_bytes or 0 for one in outcomes))
             took_s = left_at - fetch.received_at
             if not is_ours:

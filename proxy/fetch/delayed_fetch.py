@@ -10,6 +10,7 @@ again. Invariants (ReplicaManager.fetchMessages, DelayedFetch):
 * A missed partition gets a miss fetch. The Fetch waits shortly for one that nothing delays
   (fetch/completion.py); then the partition is named empty, if its offsets are known.
 * A Fetch is answered once, or forwarded once. After an exception the broker gets it as it came.
+* Once memory does not serve its connection any more, a Fetch is forwarded at its next event.
 * A lease that lapses while the broker hangs forwards nothing: a Fetch at the log's end leaves empty
   at max_wait.
 """
@@ -27,7 +28,15 @@ from proxy.fetch.completion import (
     is_enough,
     is_outdated,
 )
-from proxy.fetch.evaluate import UNAUTHORIZED, View, build_view, evaluate_fetch, find_unproven
+from proxy.fetch.evaluate import (
+    DISABLED,
+    UNAUTHORIZED,
+    View,
+    build_view,
+    evaluate_fetch,
+    find_unproven,
+    skip_memory,
+)
 from proxy.fetch.forward import forward_fetch
 from proxy.fetch.misses.coalescing import build_coalescing_key
 from proxy.fetch.misses.read import Asker, Stage
@@ -250,7 +259,11 @@ class DelayedFetch:
         return self._idle_partitions is not None and self._idle_partitions.clean_count > 0
 
     def _evaluate_partitions(self, now: float) -> list[PartitionStatus]:
-        """Return the status of each partition that is not known to be clean."""
+        """Return the status of each partition that is not known to be clean. Where memory does not serve the
+        connection any more, the broker is to answer all of them.
+        """
+        if not self.record.link.use.serves:
+            return skip_memory(self.record.fetch, ReadState.PASS, DISABLED)
         if self._idle_partitions is not None:
             statuses = self._idle_partitions.evaluate(now)
         else:
@@ -480,7 +493,8 @@ class DelayedFetch:
 
     def _forward(self, statuses: list[PartitionStatus]) -> None:
         self._end()
-        if self._idle_partitions is not None:  # forward all partitions, clean ones included
+        if self._idle_partitions is not None and self.record.link.use.serves:
+            # forward all partitions, clean ones included
             now = self._now()
             statuses = [
                 plan_given_up(one) if self._impatient else one

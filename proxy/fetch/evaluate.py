@@ -8,8 +8,10 @@ the client's right to its topic is proven.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from metrics.access_log_schema import OBSERVED
+from proxy.config.cache_modes import RANK
 from proxy.fetch.misses.read import Stage
 from proxy.partitions.readable import (
     AT_END,
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
     from blockcache.cache import BlockCache
     from protocol.fetch import FetchPartition
+    from proxy.config.model import CacheMode
     from proxy.fetch.misses.read import Read
     from proxy.fetch.services import ClientFetch, FetchLink
     from proxy.partitions.table import Partition
@@ -38,6 +41,10 @@ if TYPE_CHECKING:
 
 LONG_WAIT = 0.5
 """Share of `cache.authorizeEvery`: a longer poll at the broker gives no right that is worth having."""
+DISABLED: Final = "disabled"
+"""Reason of a pass: memory does not serve here."""
+EXCLUDED: Final[dict[CacheMode, str]] = {"off": DISABLED, "observe": OBSERVED[1], "serve": ""}
+"""Reason of a pass of one topic, by the topic's mode."""
 UNAUTHORIZED = "unauthorized-yet"
 """Reason of a miss: the client's right to the topic is not proven."""
 
@@ -102,11 +109,14 @@ def evaluate(
     found: list[Partition | None] = []
     topic: str | bytes = b""
     topic_id: bytes | None = None
+    has_modes = link.use.topics is not None
     for name, index, _, _, _, _, _ in partitions:
         if name != topic:
             topic = name
             topic_id = topic if isinstance(topic, bytes) else _find_id(broker.topics, topic)
             if not link.handlers.authorization.allows(topic, now):
+                topic_id = None
+            if has_modes and find_exclusion(link, topic):
                 topic_id = None
         found.append(None if topic_id is None else find_by_key((topic_id, index)))
     limits = find_limits(cache, partitions, found, isolation_level, version, now)
@@ -146,6 +156,8 @@ def _explain(
     None if the right is missing or the partition is not followed.
     """
     broker = link.broker
+    if link.use.topics is not None and (reason := find_exclusion(link, asked.topic)):
+        return PartitionStatus(asked, None, ReadState.PASS, reason, -1)
     if not link.handlers.authorization.allows(asked.topic, now):
         return PartitionStatus(asked, None, ReadState.MISS, UNAUTHORIZED, -1)
     topic = broker.topics.find(asked.topic)
@@ -163,6 +175,22 @@ def _explain(
         # The client may know of an election before the replica fetcher does.
         broker.topic_lookup.ask(topic.id, link)
     return status
+
+
+def find_exclusion(link: FetchLink, key: str | bytes) -> str:
+    """Return the reason why memory does not serve this topic on this connection: its mode is below the
+    connection's (`cache.topicModes`). "" if it is not, or if the topic is unknown.
+    """
+    use, topic = link.use, link.broker.topics.find(key)
+    if use.topics is None or topic is None or not topic.name:
+        return ""
+    mode = use.topics.find(topic.name)
+    return EXCLUDED[mode] if RANK[mode] < RANK[use.mode] else ""
+
+
+def skip_memory(fetch: ClientFetch, state: ReadState, reason: str) -> list[PartitionStatus]:
+    """Return one status with this state and reason for each partition, without a lookup in memory."""
+    return [PartitionStatus(asked, None, state, reason, -1) for asked in fetch.partitions]
 
 
 def _is_stored(cache: BlockCache, asked: FetchPartition, partition: Partition) -> bool:

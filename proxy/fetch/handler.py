@@ -24,16 +24,16 @@ from protocol.fetch_build import end_session
 from protocol.fetch_rows import scan_request
 from proxy.fetch.completion import is_complete
 from proxy.fetch.delayed_fetch import DelayedFetch
-from proxy.fetch.evaluate import evaluate, evaluate_fetch
+from proxy.fetch.evaluate import DISABLED, evaluate, evaluate_fetch, skip_memory
 from proxy.fetch.forward import forward_fetch
 from proxy.fetch.hit_estimate import peek_would_hit
-from proxy.fetch.passthrough import CONSUMER, DISABLED, pass_follower
+from proxy.fetch.passthrough import CONSUMER, pass_follower
 from proxy.fetch.record import FetchRecord
 from proxy.fetch.response import answer_error, build_answer, refuse_fetch
 from proxy.fetch.services import ClientFetch
 from proxy.fetch.sessions.context import FINAL_EPOCH, NO_SESSION, Kind, open_fetch
 from proxy.fetch.sessions.idle_partitions import find_idle_partitions
-from proxy.partitions.readable import ISOLATION_LEVELS, NEEDS_BROKER, PartitionStatus, ReadState
+from proxy.partitions.readable import ISOLATION_LEVELS, NEEDS_BROKER, ReadState
 from proxy.relay import is_left_unread, relay
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def handle_fetch(link: FetchLink, frame: Frame, most: int) -> None:
         or max_bytes < 0
         or broker.scheduler.quotas.active
         or link.preferred_replicas
-        or not broker.serves
+        or not link.use.serves
     ) and _goes_past_memory(fetch, frame):
         return
     asked = request.partitions
@@ -141,18 +141,16 @@ def _goes_past_memory(fetch: ClientFetch, frame: Frame) -> bool:
     if context is not None and context.kind is Kind.ERROR:
         answer_error(FetchRecord(fetch))
     elif (delay_s := _over_quota_s(fetch)) > 0:
-        refuse_fetch(FetchRecord(fetch), _skip_cache(fetch, ReadState.MISS, "refused"), delay_s)
+        refuse_fetch(FetchRecord(fetch), skip_memory(fetch, ReadState.MISS, "refused"), delay_s)
     elif request.isolation_level not in ISOLATION_LEVELS or request.max_bytes < 0:
-        forward_fetch(FetchRecord(fetch), frame, _skip_cache(fetch, ReadState.PASS, "version"))
+        forward_fetch(FetchRecord(fetch), frame, skip_memory(fetch, ReadState.PASS, "version"))
     elif link.preferred_replicas and request.rack_id:
-        statuses = _skip_cache(fetch, ReadState.PASS, "preferred-replica")
+        statuses = skip_memory(fetch, ReadState.PASS, "preferred-replica")
         forward_fetch(FetchRecord(fetch), frame, statuses)
-    elif link.broker.observes:
+    elif link.use.observes:
         _observe(FetchRecord(fetch), frame)
-    elif (
-        not link.broker.serves
-    ):  # `cache.mode` has become `off`: the sessions are still Forebay's own
-        forward_fetch(FetchRecord(fetch), frame, _skip_cache(fetch, ReadState.PASS, DISABLED))
+    elif not link.use.serves:  # the mode has become `off`: the sessions are still Forebay's own
+        forward_fetch(FetchRecord(fetch), frame, skip_memory(fetch, ReadState.PASS, DISABLED))
     else:
         return False
     return True
@@ -188,8 +186,3 @@ def _over_quota_s(fetch: ClientFetch) -> float:
         found = [link.broker.topics.find(topic) for topic in fetch.topics]
     names = [topic.name for topic in found if topic is not None and topic.name]
     return quotas.peek_delay_s(link.client_id or "", names, now)
-
-
-def _skip_cache(fetch: ClientFetch, state: ReadState, reason: str) -> list[PartitionStatus]:
-    """Return one status with this state and reason for each partition, without a lookup in memory."""
-    return [PartitionStatus(asked, None, state, reason, -1) for asked in fetch.partitions]

@@ -17,9 +17,15 @@ from metrics.access_log_schema import OBSERVED
 from proxy.partitions.readable import NEEDS_BROKER, PartitionOutcome, ReadState
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from blockcache.cache import BlockCache
+    from proxy.fetch.services import FetchServices
     from proxy.partitions.readable import PartitionStatus
 
+RESULT = PartitionOutcome._fields.index("result")
+REASON = PartitionOutcome._fields.index("reason") + 1
+"""Where an outcome's verdict begins and ends."""
 UNBOUNDED = 1 << 62
 """Estimate at the end of the log: all bytes of the broker's response, whatever their number."""
 
@@ -62,3 +68,27 @@ def plan_observed(
         would_hit_bytes=would_hit_bytes,
         timestamp_ms=timestamp_ms,
     )
+
+
+def estimate_topics(
+    broker: FetchServices, outcomes: Sequence[PartitionOutcome]
+) -> Sequence[PartitionOutcome]:
+    """Return `outcomes` with an estimate for topics that alone are observed (`cache.topicModes`): the bytes of the
+    response that memory holds now. No status says so: such a topic is not looked up for its Fetch.
+    """
+    return [
+        one._replace(would_hit_bytes=_peek_held(broker, one))
+        if one[RESULT:REASON] == OBSERVED and one.would_hit_bytes is None
+        else one
+        for one in outcomes
+    ]
+
+
+def _peek_held(broker: FetchServices, outcome: PartitionOutcome) -> int:
+    asked = outcome.status.asked
+    topic = broker.topics.find(asked.topic)
+    partition = None if topic is None else broker.partitions.find(topic, asked.partition)
+    if partition is None or not outcome.size_bytes:
+        return 0
+    span = broker.cache.span(partition.slot, asked.fetch_offset, UNBOUNDED, outcome.size_bytes)
+    return 0 if span is None else min(span.size_bytes, outcome.size_bytes)

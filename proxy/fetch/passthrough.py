@@ -21,6 +21,7 @@ from protocol import api, fetch, fetch_ordinary, header
 from protocol.errors import BadFrame, ErrorCode
 from protocol.fetch_build import build_response
 from protocol.fetch_rows import scan_request
+from proxy.fetch.evaluate import DISABLED
 from proxy.fetch.response import PAUSE_MS, REFUSED
 from proxy.fetch.services import ClientFetch
 from proxy.net.splice import SpliceTransfer, may_pass
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
     from proxy.scheduling.request_scheduler import RequestScheduler
 
 PASS: Final = ReadState.PASS.value
-DISABLED: Final = "disabled"
-"""Reason of a pass: memory does not serve here."""
 FOLLOWER: Final = "follower"
 """Reason of a pass: the request comes from a follower."""
 CONSUMER: Final = -1

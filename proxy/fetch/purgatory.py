@@ -38,6 +38,9 @@ class Delayed(Protocol):
     def drop(self) -> None:
         """End without an answer: the client has disconnected."""
 
+    def evaluate_again(self) -> None:
+        """Evaluate again; no effect once it is done."""
+
 
 class Idle(Protocol):
     """The idle partitions of one fetch session."""
@@ -89,10 +92,16 @@ class Purgatory:
         for fetch in list(self._waiting.get(link, ())):
             fetch.leave()
 
-    def leave_all(self) -> None:
-        """Answer every delayed Fetch of every connection with the bytes that are readable now."""
-        for link in list(self._waiting):
-            self.leave(link)
+    def evaluate_all(self) -> None:
+        """Forget all idle partitions and have every delayed Fetch evaluate all of its partitions: what memory
+        serves has changed.
+        """
+        for tracked in list(self._idle_partitions.values()):
+            for one in list(tracked):
+                one.close()
+        for waiting in list(self._waiting.values()):
+            for fetch in list(waiting):
+                fetch.evaluate_again()
 
     def leave_one(self, link: AnyLink, place: Place) -> None:
         """Answer the delayed Fetch that holds `place` in the response order, if there is one, with

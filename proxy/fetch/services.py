@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from protocol.fetch_build import KeptLayout
     from protocol.header import RequestHeader
     from protocol.primitives import TopicNameOrId
+    from proxy.advertised import AdvertisedCheck
     from proxy.fetch.misses.reads import Reads
     from proxy.fetch.purgatory import Purgatory
     from proxy.fetch.sessions.cache import SessionCache
@@ -103,12 +104,8 @@ class FetchServices(MissServices, AuthorizationServices, Protocol):
         """What the broker says of itself."""
 
     @property
-    def serves(self) -> bool:
-        """Whether memory answers Fetches."""
-
-    @property
-    def observes(self) -> bool:
-        """Whether what memory would have answered is estimated."""
+    def advertised(self) -> AdvertisedCheck:
+        """The comparison of what the broker tells clients of its address."""
 
     @property
     def sees(self) -> bool:

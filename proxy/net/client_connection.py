@@ -71,6 +71,7 @@ class ClientConnection(Generic[Services, Kept]):
         "handlers",
         "holds_client",
         "is_signed_in",
+        "is_unread",
         "last_ordinal",
         "listener",
         "number",
@@ -86,6 +87,7 @@ class ClientConnection(Generic[Services, Kept]):
         "sent_count",
         "stores",
         "upstream",
+        "use",
     )
 
     replies: ResponseOrder
@@ -100,8 +102,11 @@ class ClientConnection(Generic[Services, Kept]):
         self.handlers = listener.dispatch(self)
         self.listener = listener
         self.broker = listener.broker
-        self.stores = self.broker.stores_on(listener.config)
+        self.is_unread = listener.is_bypassed  # its Produces and Fetches are relayed unread
+        self.stores = self.broker.stores_on(listener.config) and not self.is_unread
         self.number = number
+        self.use = self.broker.modes.find(listener.name, number)
+        """What memory does for it."""
         self.client_id: str | None = None
         self.group: str | None = None  # the consumer group, for the access log; None: not known
         self._limits = self.broker.config.limits
@@ -165,6 +170,7 @@ class ClientConnection(Generic[Services, Kept]):
     def _on_made(self) -> None:
         self._open = True
         self.set_limits(self.broker.config.limits)  # they may have changed since it was accepted
+        self.adopt_mode()
         self._counters.clients.open()
         self.listener.opened(self)
 
@@ -182,6 +188,10 @@ class ClientConnection(Generic[Services, Kept]):
         self.handlers.set_limits(limits)
         if self.holds_client:
             self.release_client()
+
+    def adopt_mode(self) -> None:
+        """Judge the requests that arrive from now on by the cache modes in force."""
+        self.use = self.broker.modes.find(self.listener.name, self.number)
 
     def count_request(self, api_key: int, size_bytes: int) -> None:
         """Charge a whole request until `request_done`; pauses the client at the budget's limit."""

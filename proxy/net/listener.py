@@ -84,6 +84,11 @@ class Listener(Generic[Services, Kept]):
         """
         self.bound: Address | None = None
         """The address that clients connect to; None before `start`."""
+        self.is_bypassed = False
+        """Whether connections that are made from now on are relayed unread."""
+        self.is_paused = False
+        """Whether another process accepts clients in this one's place."""
+        self._resuming: asyncio.Task[None] | None = None
         self._servers: list[asyncio.Server | TlsServer] = []
         self._sockets: Sequence[socket.socket] = ()
         self.accepted = 0
@@ -94,24 +99,20 @@ class Listener(Generic[Services, Kept]):
 
     @property
     def is_bound(self) -> bool:
-        """Whether clients can connect."""
-        return bool(self._servers) and all(one.is_serving() for one in self._servers)
+        """Whether clients can connect, here or where another process accepts them."""
+        is_bound = bool(self._servers) and all(one.is_serving() for one in self._servers)
+        return self.is_paused or is_bound
 
     async def start(self, sockets: Sequence[socket.socket]) -> None:
-        """Accept clients from `sockets`, which listen. Raises OSError if a file of `tls` cannot be
-        loaded.
+        """Accept clients from `sockets`, which listen, and own them; none while paused. Raises OSError if a
+        file of `tls` cannot be loaded.
         """
-        loop = asyncio.get_running_loop()
         context = build_listener_context(self.config)
-        if context is None and not self.hosts.is_proxied:
-            self._servers += [
-                await loop.create_server(self._accept, sock=one, backlog=BACKLOG) for one in sockets
-            ]
-        else:
-            server = TlsServer(self.broker.handshakes, context, self._accept_tls, self._find_first)
-            server.start(sockets)
-            self._servers.append(server)
         self._sockets, self.bound = sockets, find_address(sockets)
+        if not self.is_paused:
+            await self._accept_from([one.dup() for one in sockets], context)
+        if self.is_paused:  # since then
+            self._close_servers()
         log.info(
             "listener %s: clients at %s, broker at %s",
             self.name,
@@ -128,6 +129,66 @@ class Listener(Generic[Services, Kept]):
                 "GSSAPI" if self.config.use_delegation_tokens else "SCRAM or GSSAPI",
                 extra={"listener": self.name},
             )
+
+    async def _accept_from(
+        self, sockets: Sequence[socket.socket], context: ssl.SSLContext | None
+    ) -> None:
+        """Accept from `sockets`, which the servers own and close."""
+        loop = asyncio.get_running_loop()
+        for one in sockets:
+            one.setblocking(False)
+        if context is None and not self.hosts.is_proxied:
+            for one in sockets:
+                self._servers.append(
+                    await loop.create_server(self._accept, sock=one, backlog=BACKLOG)
+                )
+        else:
+            server = TlsServer(self.broker.handshakes, context, self._accept_tls, self._find_first)
+            server.start(sockets)
+            self._servers.append(server)
+
+    def bypass(self, is_bypassed: bool, is_paused: bool) -> None:
+        """Relay connections unread from now on, or no more; `is_paused`: another process accepts them. Those that
+        are open finish, so that their clients come back: within `shutdown.gracePeriod`.
+        """
+        if (is_bypassed, is_paused) == (self.is_bypassed, self.is_paused):
+            return
+        was_paused, self.is_bypassed, self.is_paused = self.is_paused, is_bypassed, is_paused
+        if self.bound is not None and not self._stopping:
+            if self._resuming is not None:
+                self._resuming.cancel()
+            if is_paused:
+                self._close_servers()
+            elif was_paused:
+                self._resuming = asyncio.get_running_loop().create_task(self._resume())
+        leaving = list(self.links)
+        for link in leaving:
+            link.finish()
+        if leaving:
+            grace_s = self.broker.config.shutdown.grace_period_s
+            asyncio.get_running_loop().call_later(grace_s, self._cut, leaving)
+
+    async def _resume(self) -> None:
+        """Accept again. A file that cannot be loaded any more is logged, and leaves the listener unbound."""
+        try:
+            context = build_listener_context(self.config)
+            if not (self._stopping or self.is_paused):
+                await self._accept_from([one.dup() for one in self._sockets], context)
+        except OSError as error:
+            fields = {"listener": self.name, "reason": f"{error}"}
+            log.error("the listener cannot accept again", extra=fields)
+        if self._stopping or self.is_paused:
+            self._close_servers()
+
+    def _close_servers(self) -> None:
+        for server in self._servers:
+            server.close()
+        self._servers = []
+
+    def _cut(self, leaving: Sequence[ClientConnection[Services, Kept]]) -> None:
+        for link in leaving:
+            if link in self.links:
+                link.close("drain_timeout")
 
     def adopt(self, settings: ListenerSettings, limits: Limits) -> None:
         """Use other settings for the connections that are made from now on, and other limits for all. The address,
@@ -229,8 +290,8 @@ class Listener(Generic[Services, Kept]):
         if (self._met or self.hosts.is_active) and not self._admit(link):
             return
         self.links[link] = None
-        if self._stopping:  # it was accepted before
-            link.finish()
+        if self._stopping or self.is_paused or link.is_unread is not self.is_bypassed:
+            link.finish()  # it was accepted before
 
     def _admit(self, link: ClientConnection[Services, Kept]) -> bool:
         """Judge a connection that was not judged before its handshake, and count it for its address. False:
@@ -249,6 +310,11 @@ class Listener(Generic[Services, Kept]):
             link.framed.hold_reading(self.hosts)
             self.hosts.hold(verdict.delay_s, partial(link.close, verdict.cause, blame))
         return not verdict.cause
+
+    def adopt_modes(self) -> None:
+        """Have each connection judge the requests that arrive from now on by the cache modes in force."""
+        for link in self.links:
+            link.adopt_mode()
 
     def saw_sasl(self) -> None:
         """Note that the broker wants SASL here."""
@@ -273,9 +339,10 @@ class Listener(Generic[Services, Kept]):
         """Stop accepting, and let every client finish. `drained` is set when the last connection is
         closed.
         """
-        for server in self._servers:
-            server.close()
         self._stopping = True
+        self._close_servers()
+        for one in self._sockets:
+            one.close()
         for link in list(self.links):
             link.finish()
         self._note_drained()

@@ -129,6 +129,11 @@ class OwnConnections:
         self._told: tuple[str, int] | None = None
 
     @property
+    def listener(self) -> AnyListener:
+        """The listener whose broker address they use."""
+        return self._listener
+
+    @property
     def connected(self) -> int:
         """Number of connections that are open."""
         return sum(connection.is_connected for connection in self._connections.values())

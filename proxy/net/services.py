@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from protocol.primitives import Frame
     from proxy.accounting.client_groups import GroupMember
     from proxy.accounting.counters import Counters
+    from proxy.config.cache_modes import CacheModes
     from proxy.config.model import Config, Limits, ListenerConfig, ListenerTls
     from proxy.net.byte_budget import ByteBudget
     from proxy.net.delegation_token import DelegationToken
@@ -186,6 +187,10 @@ class ConnectionServices(NetServices, Protocol):
     @property
     def host_limits(self) -> HostLimits:
         """The limits by address."""
+
+    @property
+    def modes(self) -> CacheModes:
+        """What memory does for each connection."""
 
     def stores_on(self, listener: ListenerConfig) -> bool:
         """Whether what passes on this listener is stored, and served or observed."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from protocol import control, metadata
 from protocol.errors import BadFrame, ErrorCode
+from proxy.advertised import SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,13 +109,15 @@ class Node:
         described = metadata.scan_metadata_response(answer, METADATA_VERSION)
         self.cluster_id = described.cluster_id or ""
         self._candidates = [node.node_id for node in described.brokers]
+        own = self._broker.own_connections
+        self._broker.advertised.note(own.listener, described.brokers)
         self._ask_next()
 
     def _ask_next(self) -> None:
         if self._candidates:
             node_id = self._candidates.pop(0)
             frame = control.build_describe_configs_request(
-                VERSION, 0, CLIENT_ID, brokers=[node_id], settings=[FETCH_MAX_BYTES]
+                VERSION, 0, CLIENT_ID, brokers=[node_id], settings=[FETCH_MAX_BYTES, *SETTINGS]
             )
             self._send(frame, partial(self._learn_settings, node_id))
 
@@ -128,6 +131,7 @@ class Node:
                 self.node_id = node_id
                 log.info("the broker is node %d", node_id)
                 self._broker.replica_fetcher.learn_node()
+            self._broker.advertised.learn_settings(described.values)
         elif described.error_code == ErrorCode.INVALID_REQUEST:
             if node_id == self.node_id:  # another broker now has its address
                 self.node_id = -1

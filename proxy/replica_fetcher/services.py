@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from protocol.fetch import FetchPartition
+    from proxy.advertised import AdvertisedCheck
     from proxy.net.client_connection import AnyLink
     from proxy.net.own_connections import OwnConnections
     from proxy.partitions.table import Partition
@@ -89,6 +90,10 @@ class FetcherServices(PartitionServices, Protocol):
     @property
     def own_connections(self) -> OwnConnections:
         """Forebay's own connections to the broker."""
+
+    @property
+    def advertised(self) -> AdvertisedCheck:
+        """The comparison of what the broker tells clients of its address."""
 
     @property
     def purgatory(self) -> Waiting:

@@ -21,11 +21,13 @@ import asyncio
 import logging
 from collections import defaultdict, deque
 from functools import partial
+from math import inf
 from operator import attrgetter
 from typing import TYPE_CHECKING, cast
 
 from isolation.classify import CONTROL, classify, queue_name, queue_of_topic
 from isolation.health import LOOK_EVERY_S, Health, HealthRule, Sent, Verdict
+from isolation.limits import FixedLimit
 from isolation.peers import Peers
 from isolation.queues import QueueRule, Queues
 from isolation.tickets import ADMITTED, DONE, REFUSED, WAITING, Waits
@@ -38,6 +40,7 @@ from proxy.scheduling.unread_answers import UnreadAnswers
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
 
+    from isolation.limits import Limit
     from isolation.queues import Queue
     from isolation.tickets import Turn
     from proxy.config.isolation import Isolation
@@ -52,6 +55,8 @@ LIFTED, LIFTED_FIRST = 1, 2
 """Results of `RequestScheduler.lift`."""
 LANDED, LANDED_FOR_WAITING = 1, 2
 """Results of `RequestScheduler.land`."""
+OPEN_SLOTS = 1_000_000
+"""Slots of a queue whose requests go to the broker at once: more than `limits.maxConnections` allows."""
 
 
 class RequestScheduler:
@@ -61,6 +66,8 @@ class RequestScheduler:
         config = broker.config.isolation
         self._broker = broker
         self.enabled = config.enabled
+        self.is_open = not config.enabled
+        """Whether each request goes to the broker at once: without queues (`enabled`), or while they are off."""
         self._peers, self.processor_wait = Peers(), ProcessorWait()
         self.queues: Queues[QueuedRequest] = Queues(
             build_queue_rule(config),
@@ -89,18 +96,23 @@ class RequestScheduler:
 
     def set_rules(self, config: Isolation) -> None:
         """Take other bounds, slots and quotas. Requests in service keep their slots, those that wait keep their
-        places; what the new slots have room for is dispatched now. `enabled` and `dataQueues` stay as they are.
+        places; what the new slots have room for is dispatched now. `dataQueues` stays as it is, and so does `enabled`:
+        where `config.enabled` is false, slots have no end and no topic hangs, so that nothing waits and all is
+        still accounted for when it becomes true.
         """
         self._materialize()
         now = self._broker.now()
+        self.hang_after_s = config.hang_after_s if config.enabled else inf
+        control = build_limit(config.control_slots) if config.enabled else FixedLimit(OPEN_SLOTS)
+        data: Callable[[], Limit] = partial(build_limit, config.data_slots, self._peers)
         self.queues.set_rules(
-            build_queue_rule(config),
-            build_limit(config.control_slots),
-            partial(build_limit, config.data_slots, self._peers),
+            build_queue_rule(config), control, data if config.enabled else _open_limit
         )
         self._due_after_s, self.release_after_s = self.queues.due_after_s, config.release_after_s
-        self._health.set_rule(HealthRule(hang_after_s=config.hang_after_s))
-        self.hang_after_s = config.hang_after_s
+        self._health.set_rule(HealthRule(hang_after_s=self.hang_after_s))
+        if not config.enabled:
+            self._health.forgive()
+        self.is_open = not config.enabled
         self.next_health_check_at = float("-inf")
         self.quotas.set_quotas(config, now)
         self._end_turn(self.queues.turn(now))
@@ -500,7 +512,7 @@ class RequestScheduler:
         queues, health = self.statistics()
         hanging = [_printed(topic) for topic in self._health.hanging()]
         return {
-            "enabled": self.enabled,
+            "enabled": not self.is_open,
             "queues": {queue_name(number): state for number, state in queues.items()},
             "topics": {**health, "names": sorted(hanging)},
             "quotas": {
@@ -514,6 +526,10 @@ class RequestScheduler:
         now = self._broker.now()
         self._check_health(now)
         return self.queues.statistics(now), self._health.statistics()
+
+
+def _open_limit() -> Limit:
+    return FixedLimit(OPEN_SLOTS)
 
 
 def build_queue_rule(config: Isolation) -> QueueRule:

@@ -1,8 +1,8 @@
 """Fallback: what the supervisor does for clients and operators while no other process does.
 
 Owns the pipes and an admin server. Must not know why nobody else serves. Invariants:
-* pipes are open only while `open_pipes` was called last.
-* at the admin port it answers /livez, /readyz and /metrics between `answer_admin` and `leave_admin`.
+* pipes are open only while `open_pipes` was called last, but for those of bypassed listeners.
+* at the admin port it answers /livez, /readyz, /metrics and /switches between `answer_admin` and `leave_admin`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,15 @@ from typing import TYPE_CHECKING
 from proxy.admin.access import METRICS, AdminAccess
 from proxy.admin.http import PROMETHEUS_TEXT, AdminServer, HttpResponse, build_probes
 from proxy.build_info import find_commit
+from proxy.supervisor.broker_probe import BrokerProbe
 from proxy.supervisor.figures import LABELS, PIPES_REFUSED, PIPES_TOTAL, WORKERS, Figures
-from proxy.supervisor.pipes import Pipes, find_obstacle
+from proxy.supervisor.pipes import Pipes
+from proxy.supervisor.switching import SwitchKeeper
+from proxy.switches.bypass import find_obstacle
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from proxy.config.model import Config
     from proxy.sockets import Sockets
 
@@ -24,21 +29,33 @@ log = logging.getLogger("forebay.supervisor")
 
 
 class Fallback:
-    """Pipes and admin server over the supervisor's sockets, which the caller closes."""
+    """Pipes and admin server over the supervisor's sockets, which the caller closes. `switches`: its part in them."""
 
-    def __init__(self, config: Config, sockets: Sockets, figures: Figures, version: str) -> None:
+    def __init__(
+        self,
+        config: Config,
+        sockets: Sockets,
+        figures: Figures,
+        version: str,
+        find_config: Callable[[], Config],
+    ) -> None:
+        """`find_config` returns the configuration of the next process."""
         self._sockets = sockets
         self._figures = figures
         self._version = version
         self._pipes = Pipes(config, sockets.listeners, figures)
+        self._probe = BrokerProbe(config)
+        self.switches = SwitchKeeper(config, self._pipes, figures, find_config)
         self.is_stopping = False
         """Whether the supervisor is stopping: nobody is asked in any more."""
         routes = {
             **build_probes(self.check_readiness),
             METRICS: lambda: HttpResponse(self.render_metrics(), PROMETHEUS_TEXT),
+            **self.switches.access.routes,
         }
         self._admin = AdminServer(
             routes,
+            actions=self.switches.access.actions,
             max_connections=config.admin.max_connections,
             request_timeout_s=config.admin.request_timeout_s,
             access=AdminAccess(config.admin).check,
@@ -61,6 +78,8 @@ class Fallback:
         if not self._pipes.is_open:
             return False, ["no worker is ready yet"]
         problems = self._pipes.list_problems()
+        if self._probe.problem and self._probe.problem not in problems:
+            problems.append(self._probe.problem)
         return not problems, problems
 
     def render_metrics(self) -> bytes:
@@ -79,6 +98,7 @@ class Fallback:
         for (name, *labeled), number in self._figures.read():
             labels = f'{{{LABELS[name]}="{labeled[0]}"}}' if labeled else ""
             lines.append(f"{name}{labels} {number}")
+        lines += self.switches.list_lines()
         return "".join(f"{line}\n" for line in lines).encode()
 
     async def answer_admin(self) -> None:
@@ -95,19 +115,27 @@ class Fallback:
         if not self._pipes.is_open:
             log.error("clients are piped to the broker, without cache", extra={"reason": reason})
             self._pipes.open()
+            self._probe.start()
 
     def close_pipes(self) -> None:
         """Leave clients to a worker, which accepts now."""
         if self._pipes.is_open:
             log.warning("a worker runs again: clients are served by it")
             self._pipes.close()
+            self._probe.stop()
 
-    async def abort_pipes(self) -> None:
-        """End all pipes at once."""
-        await self._pipes.abort()
+    def stop_pipes(self) -> None:
+        """Pipe nobody any more, and drain all pipes."""
+        self._pipes.stop()
+
+    async def finish_pipes(self) -> None:
+        """Return once all pipes have ended, in `shutdown.gracePeriod` at most."""
+        await self._pipes.finish()
 
     async def close(self) -> None:
         """Call last."""
+        self._probe.stop()
+        self.switches.close()
         await self._pipes.abort()
         await self._admin.close()
 

@@ -29,6 +29,7 @@ STARVATIONS: Final = "forebay_worker_starvations_total"
 PIPES: Final = "forebay_pipes"
 PIPES_TOTAL: Final = "forebay_pipes_total"
 PIPES_REFUSED: Final = "forebay_pipes_refused_total"
+BYPASSED: Final = "forebay_bypassed_listeners"
 FIGURES: Final[tuple[FigureName, ...]] = (
     *((RESTARTS, reason) for reason in REASONS),
     *((KEEPER_RESTARTS, reason) for reason in REASONS),
@@ -41,6 +42,7 @@ FIGURES: Final[tuple[FigureName, ...]] = (
     (PIPES,),
     (PIPES_TOTAL,),
     (PIPES_REFUSED,),
+    (BYPASSED,),
 )
 
 LABELS: Final = {RESTARTS: "reason", KEEPER_RESTARTS: "reason", UPGRADES: "upgrade"}

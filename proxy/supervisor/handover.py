@@ -25,6 +25,7 @@ from proxy.config.yaml_file import ConfigError
 from proxy.sockets import Sockets
 from proxy.supervisor.figures import Figures
 from proxy.supervisor.role import Role
+from proxy.switches.store import SwitchStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -101,7 +102,7 @@ class Handover:
     accepts clients. `role`, `number`: a worker's is 1 to `MOST_WORKERS`, unique among those that run;
     the others' is 0. `keeper`: how workers reach the keeper: its listening socket, which the keeper alone is
     given, or that one's address for a worker; None: ALONE. A worker has no `arena` and no admin sockets, the
-    keeper no sockets of listeners.
+    keeper no sockets of listeners. `switches`: those of the supervisor; None: of a build that has none.
     """
 
     config: Config
@@ -115,6 +116,7 @@ class Handover:
     role: Role = Role.ALONE
     number: int = 0
     keeper: socket.socket | bytes | None = None
+    switches: SwitchStore | None = None
 
     def read_in_force(self) -> Loaded:
         """What a worker loads at a reload: the configuration that the keeper has put in force. Raises ConfigError: the
@@ -134,6 +136,8 @@ class Handover:
             yield self.arena.fd
         if isinstance(self.keeper, socket.socket):
             yield self.keeper.fileno()
+        if self.switches is not None:
+            yield self.switches.fd
 
 
 def write_handover(handover: Handover) -> int:
@@ -154,6 +158,7 @@ def write_handover(handover: Handover) -> int:
         "role": handover.role.value,
         "number": handover.number,
         "keeper": keeper.fileno() if isinstance(keeper, socket.socket) else keeper,
+        "switches": None if handover.switches is None else handover.switches.fd,
     }
     fd = os.memfd_create("forebay-handover", 0)
     with os.fdopen(os.dup(fd), "wb") as file:
@@ -192,9 +197,17 @@ def read_handover(fd: int) -> Handover:
             role,
             content.get("number", 0),
             _open_keeper(content.get("keeper")),
+            _open_switches(content.get("switches")),
         )
     except Exception as error:  # pickle raises of any kind
         raise NoHandover(f"descriptor {fd} holds no configuration: {error}") from error
+
+
+def _open_switches(fd: int | None) -> SwitchStore | None:
+    if fd is None:
+        return None
+    os.set_inheritable(fd, False)
+    return SwitchStore(fd, is_shared=True)
 
 
 def _open_arena(given: tuple[int, Path | None] | None) -> ArenaMemory | None:

@@ -89,7 +89,7 @@ class Supervisor:
         self._sockets = sockets
         self._figures = Figures()
         self._figures[WORKERS_EXPECTED,] = config.workers
-        self._fallback = Fallback(config, sockets, self._figures, version)
+        self._fallback = Fallback(config, sockets, self._figures, version, self._find_config)
         self._keeper_socket = listen_for_workers() if config.workers > 1 else None
         self._spawner = Spawner(
             config,
@@ -99,6 +99,7 @@ class Supervisor:
             arena,
             self._figures,
             self._keeper_socket,
+            self._fallback.switches.store,
             self._reload_workers,
         )
         self._stopping = asyncio.Event()
@@ -115,6 +116,10 @@ class Supervisor:
         )
         self._to_reload: set[WorkerProcess] = set()
         self._closing: list[asyncio.Task[None]] = []
+
+    def _find_config(self) -> Config:
+        """The configuration of the next process: as it was read last."""
+        return self._spawner.find_config()
 
     def _build_post(self, role: Role, number: int = 0) -> Post:
         limits = self._config.supervisor
@@ -133,12 +138,14 @@ class Supervisor:
         loop.add_signal_handler(signal.SIGUSR2, self._upgrades.begin)
         loop.add_signal_handler(signal.SIGCHLD, self._spawner.reap_orphans)
         tell_unpiped(self._config)
+        self._fallback.switches.start()
         try:
             await self._fallback.answer_admin()
             ends = await self._run_posts()
             return next((code for code in map(find_exit_code, ends) if code != OK), OK)
         finally:
             await asyncio.gather(*(process.ended for process in self._spawner.running))
+            await asyncio.gather(*self._closing)
             await self._fallback.close()
             self._sockets.close()
             if self._keeper_socket is not None:
@@ -182,6 +189,8 @@ class Supervisor:
         """See `Watcher`."""
         restarts = KEEPER_RESTARTS if post.role is Role.KEEPER else RESTARTS
         self._figures[restarts, end.reason] += 1
+        if not end.is_from_outside:
+            self._fallback.switches.note_end(f"{post} ended: {end}")
         log.error("%s ended: %s; the next one starts in %g s", post, end, pause_s)
         is_looping = post.is_failing if post.role.has_arena else self._is_new_loop
         if end.is_fault or (is_looping and end.reason != "oom"):
@@ -265,8 +274,9 @@ class Supervisor:
             process.end(signal.SIGTERM, STOP_MARGIN_S)
 
     async def _close_clients(self) -> None:
-        await self._fallback.abort_pipes()
+        self._fallback.stop_pipes()
         self._sockets.close()
+        await self._fallback.finish_pipes()
 
 
 def find_exit_code(end: WorkerEnd) -> int:

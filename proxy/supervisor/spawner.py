@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from blockcache.arena_file import ArenaMemory
     from proxy.config.model import Config
     from proxy.supervisor.figures import Figures
+    from proxy.switches.store import SwitchStore
 
 log = logging.getLogger("forebay.supervisor")
 
@@ -44,6 +45,7 @@ class Spawner:
         arena: ArenaMemory | None,
         figures: Figures,
         keeper: socket.socket | None,
+        switches: SwitchStore | None = None,
         on_reloaded: Callable[[], object] = lambda: None,
     ) -> None:
         """`command` starts a worker. `keeper`: the keeper's listening socket, where there is one. `on_reloaded`:
@@ -57,9 +59,14 @@ class Spawner:
         self._arena = arena
         self._figures = figures
         self._keeper = keeper
+        self._switches = switches
         self._on_reloaded = on_reloaded
         self.running: dict[WorkerProcess, tuple[Role, int]] = {}
         """Role and number of each process."""
+
+    def find_config(self) -> Config:
+        """The configuration of the next process: as it was read last."""
+        return self.in_force.read() or self.config
 
     @property
     def patience_s(self) -> float:
@@ -75,7 +82,7 @@ class Spawner:
         self, role: Role, number: int, on_ready: Callable[[], object], is_successor: bool = False
     ) -> WorkerProcess:
         """Start a process with the configuration in force. Raises OSError."""
-        self.config = self.in_force.read() or self.config
+        self.config = self.find_config()
 
         def build_handover(heartbeat: int) -> Handover:
             return self._build_handover(heartbeat, role, number, is_successor)
@@ -107,6 +114,7 @@ class Spawner:
             role,
             number,
             self._share_keeper(role),
+            self._switches,
         )
 
     def _share_keeper(self, role: Role) -> socket.socket | bytes | None:

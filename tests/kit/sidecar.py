@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from contextlib import ExitStack
 from functools import partial
@@ -161,7 +162,16 @@ class Sidecar:
     def reload(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Write these sections and reload by the admin port; its answer, also to a refused configuration."""
         self.write_config(settings)
-        asked = urllib.request.Request(f"http://{HOST}:{self.admin_port}/reload", method="POST")
+        return self.post("/reload")
+
+    def switch(self, name: str, value: str, **parameters: str) -> dict[str, Any]:
+        """Throw a switch by the admin port; its answer, also to one that is refused."""
+        query = urllib.parse.urlencode({"switch": name, "value": value, **parameters})
+        return self.post(f"/switches?{query}")
+
+    def post(self, path: str) -> dict[str, Any]:
+        """POST to the admin port; its answer in JSON, also to what is refused."""
+        asked = urllib.request.Request(f"http://{HOST}:{self.admin_port}{path}", method="POST")
         try:
             with urllib.request.urlopen(asked, timeout=START_TIMEOUT_S) as answer:
                 return dict(json.load(answer))

@@ -40,7 +40,7 @@ def test_a_reason_names_settings_that_exist() -> None:
         assert named <= keys
     disabled = REASON_MEANING["pass", "disabled"]
     assert "`cache.mode`" in disabled and "`listeners[].allowSharedIdentity`" in disabled
-    assert "topic" not in disabled, "no key switches the cache off for a topic"
+    assert "`cache.topicModes[].mode`" in disabled and "`listeners[].cacheMode`" in disabled
 
 
 def test_every_line_type_opens_with_version_and_type() -> None:

@@ -23,6 +23,9 @@ def test_every_metric_of_the_catalog_survives_the_way_through_the_text() -> None
     histogram.observe(0.5)
     values = {
         "purpose": "watch",
+        "switch": "cache",
+        "happening": "set",
+        "mismatch": "port",
         "verdict": "equal",
         "way": "own",
         "bound": "bytes",

@@ -107,7 +107,7 @@ class QuietBroker:
         self.node: Any = SimpleNamespace(is_this=lambda node_id: node_id == NODE)
         self.clock_s = 0.0
         self.answer_bytes = 1 << 30
-        self.serves, self.observes = True, False
+        self.modes: Any = SimpleNamespace(observes=False)
         self.invalidated = []
         self.forgotten = []
         self.topics.learn("orders", TOPIC_ID, LEADERS)

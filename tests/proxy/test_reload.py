@@ -263,7 +263,5 @@ async def test_cache_mode(file: File, at_start: str, wanted: str, in_force: str)
         report = await forebay.reloader.reload()
         changed = report.applied if wanted == in_force else report.needs_restart
         assert keys_of(changed) == ["cache.mode"]
-        assert (forebay.broker.serves, forebay.broker.observes) == (
-            in_force == "serve",
-            in_force == "observe",
-        )
+        assert forebay.broker.modes.find("default", 1).mode == in_force
+        assert forebay.broker.modes.observes is (in_force == "observe")

@@ -336,7 +336,10 @@ def test_a_head_is_scanned_without_a_socket() -> None:
         "/a",
         True,
         b"",
+        "b",
+        False,
     )
+    assert scan_head(b"POST /a HTTP/1.1\r\norigin: null\r\n\r\n").has_origin
     assert (
         scan_head(b"GET / HTTP/1.1\r\nAUTHORIZATION:  Bearer xY \r\n\r\n").authorization
         == b"Bearer xY"
@@ -361,7 +364,7 @@ def test_an_action_runs_by_post_with_the_token_alone(
 ) -> None:
     acts: list[int] = []
 
-    async def act() -> HttpResponse:
+    async def act(_query: str) -> HttpResponse:
         await asyncio.sleep(0)
         acts.append(1)
         return HttpResponse(b"done\n")
@@ -378,8 +381,41 @@ def test_an_action_runs_by_post_with_the_token_alone(
     assert len(acts) == (status == 200)
 
 
+def test_a_page_in_a_browser_changes_nothing() -> None:
+    acts: list[str] = []
+
+    async def act(query: str) -> HttpResponse:
+        await asyncio.sleep(0)
+        acts.append(query)
+        return HttpResponse(b"done\n")
+
+    async def run(head: str) -> bytes:
+        async with serving(actions={"/act": act}) as address:
+            return await exchange(address, f"{head}\r\n\r\n".encode())
+
+    refused = run_on_uvloop(run("POST /act?a=1 HTTP/1.1\r\nOrigin: http://elsewhere.example"))
+    assert refused.startswith(b"HTTP/1.1 403 ")
+    assert run_on_uvloop(run("POST /act?a=1&b HTTP/1.1")).startswith(b"HTTP/1.1 200 ")
+    assert acts == ["a=1&b"]
+
+
+def test_a_path_may_be_read_and_acted_on() -> None:
+    async def act(_query: str) -> HttpResponse:
+        await asyncio.sleep(0)
+        return HttpResponse(b"acted\n")
+
+    async def run(method: str) -> bytes:
+        routes: dict[str, Handler] = {"/both": lambda: HttpResponse(b"read\n")}
+        async with serving(routes, actions={"/both": act}) as address:
+            return await exchange(address, f"{method} /both HTTP/1.1\r\n\r\n".encode())
+
+    assert run_on_uvloop(run("GET")).endswith(b"read\n")
+    assert run_on_uvloop(run("POST")).endswith(b"acted\n")
+    assert b"Allow: GET, HEAD, POST" in run_on_uvloop(run("PUT"))
+
+
 def test_an_action_that_fails_costs_a_500() -> None:
-    async def fail() -> HttpResponse:
+    async def fail(_query: str) -> HttpResponse:
         raise RuntimeError("hunter2")
 
     async def run() -> bytes:

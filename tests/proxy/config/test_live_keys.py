@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from proxy.config.keys import KEYS, path_text
-from proxy.config.live_keys import RESTART, Change, explain_mode, list_live, plan_reload
+from proxy.config.live_keys import RESTART, AtStart, Change, explain_mode, list_live, plan_reload
 from proxy.config.model import Config
 
 LISTENER = {"listen": "127.0.0.1:9092", "upstream": "127.0.0.1:19092"}
+SERVE = AtStart("serve")
 TLS = {"certificateFile": "a.pem", "keyFile": "a.key"}
 
 
@@ -30,7 +31,7 @@ def test_every_restart_key_is_a_key():
 def test_live_values_are_taken_and_others_stay():
     old = build(limits={"maxConnections": 10}, log={"format": "json"})
     new = build(limits={"maxConnections": 20}, log={"format": "text", "level": "debug"})
-    plan = plan_reload(old, new, "serve")
+    plan = plan_reload(old, new, SERVE)
     assert plan.applied == (
         Change("limits.maxConnections", "limits.maxConnections", 10, 20),
         Change("log.level", "log.level", "info", "debug"),
@@ -43,28 +44,28 @@ def test_live_values_are_taken_and_others_stay():
 
 
 def test_an_equal_configuration_changes_nothing():
-    plan = plan_reload(build(), build(), "serve")
+    plan = plan_reload(build(), build(), SERVE)
     assert (plan.config, plan.applied, plan.pending) == (build(), (), ())
 
 
 def test_values_are_shown_as_the_file_has_them():
     old, new = build(), build(limits={"requestMemory": "64MiB", "idleTimeout": "5m"})
-    shown = [(one.old, one.new) for one in plan_reload(old, new, "serve").applied]
+    shown = [(one.old, one.new) for one in plan_reload(old, new, SERVE).applied]
     assert shown == [("128MiB", "64MiB"), ("10m", "5m")]
 
 
 def test_lists_change_whole():
     quotas = [{"pattern": "a*", "fetchRate": "1MiB"}]
-    plan = plan_reload(build(), build(isolation={"topicQuotas": quotas}), "serve")
+    plan = plan_reload(build(), build(isolation={"topicQuotas": quotas}), SERVE)
     assert keys_of(plan.applied) == ["isolation.topicQuotas"]
     assert plan.config.isolation.topic_quotas[0].fetch_rate_bytes == 1 << 20
-    plan = plan_reload(build(), build(throttle={"disks": [{"device": "sda"}]}), "serve")
+    plan = plan_reload(build(), build(throttle={"disks": [{"device": "sda"}]}), SERVE)
     assert (keys_of(plan.pending), plan.config) == (["throttle.disks"], build())
 
 
 def test_certificates_of_a_listener_are_live():
     plan = plan_reload(
-        build({"tls": TLS}), build({"tls": TLS | {"certificateFile": "b.pem"}}), "serve"
+        build({"tls": TLS}), build({"tls": TLS | {"certificateFile": "b.pem"}}), SERVE
     )
     assert plan.applied == (
         Change(
@@ -93,7 +94,7 @@ def test_certificates_of_a_listener_are_live():
     ids=["tls-begins", "client-auth", "shown-identity", "address", "another-listener"],
 )
 def test_what_open_connections_depend_on_stays(old, new, pending):
-    plan = plan_reload(build(old), build(new), "serve")
+    plan = plan_reload(build(old), build(new), SERVE)
     assert (keys_of(plan.pending), plan.applied) == (pending, ())
     assert plan.config == build(old)
 
@@ -113,7 +114,7 @@ def test_cache_mode_follows_what_the_arena_holds(at_start, live):
 
 def test_a_mode_that_needs_a_restart_stays():
     running = build(cache={"size": "64MiB", "mode": "off"})
-    plan = plan_reload(running, build(), "observe")
+    plan = plan_reload(running, build(), AtStart("observe"))
     assert (keys_of(plan.pending), plan.config.cache.mode) == (["cache.mode"], "off")
 
 
@@ -124,7 +125,7 @@ def test_a_file_is_never_read(tmp_path: Path):
     credentials = {"mechanism": "PLAIN", "username": "u", "passwordFile": str(secret)}
     other = credentials | {"passwordFile": f"{secret}2"}
     plan = plan_reload(
-        build({"upstreamCredentials": credentials}), build({"upstreamCredentials": other}), "serve"
+        build({"upstreamCredentials": credentials}), build({"upstreamCredentials": other}), SERVE
     )
     assert keys_of(plan.applied) == ["listeners[0].upstreamCredentials.passwordFile"]
     assert "hunter2" not in repr(plan)

@@ -23,6 +23,7 @@ from proxy.supervisor.handover import (
 )
 from proxy.supervisor.role import Role
 from proxy.supervisor.spawner import share_sockets
+from proxy.switches.store import SwitchStore
 from tests.proxy.supervisor.configured import build_config
 
 
@@ -42,14 +43,27 @@ def test_a_worker_reads_what_was_written(tmp_path: Path) -> None:
     os.set_inheritable(in_force.fd, True)
     arena, figures = open_file(tmp_path / "arena"), Figures()
     os.set_inheritable(arena.fd, True)
+    switches = SwitchStore(is_shared=True)
+    switches.change(lambda state: state.drop("orders"))
     written = Handover(
-        config, in_force, arguments, sockets, writer, arena, figures, is_successor=True
+        config,
+        in_force,
+        arguments,
+        sockets,
+        writer,
+        arena,
+        figures,
+        is_successor=True,
+        switches=switches,
     )
     fd = write_handover(written)
     assert os.get_inheritable(fd)
     read = read_handover(fd)
     assert read.config == config
     assert (read.heartbeat, read.is_successor) == (writer, True)
+    assert read.switches is not None and read.switches.is_shared
+    assert read.switches.read() == switches.read()
+    assert not os.get_inheritable(read.switches.fd)
     figures[UPGRADES, "done"] = 3
     assert dict(read.figures.read())[UPGRADES, "done"] == 3
     assert read.arena is not None and (read.arena.fd, read.arena.path) == (arena.fd, arena.path)

@@ -13,7 +13,8 @@ import pytest
 from proxy.pipe import CHUNK_BYTES
 from proxy.sockets import Sockets, bind_all, find_address
 from proxy.supervisor.figures import PIPES, PIPES_REFUSED, PIPES_TOTAL, Figures
-from proxy.supervisor.pipes import Pipes, find_obstacle
+from proxy.supervisor.pipes import Pipes
+from proxy.switches.bypass import find_obstacle
 from tests.kit.broker.certificates import write_certificates
 from tests.kit.broker.settings import HOST
 from tests.proxy.event_loop import until

@@ -234,7 +234,8 @@ def test_as_process_1_it_ends_in_order(tmp_path: Path) -> None:
 
 
 async def test_metrics_without_a_worker_are_the_catalogs() -> None:
-    fallback = Fallback(build_config(), Sockets(((),), ()), Figures(), "1.0")
+    config = build_config()
+    fallback = Fallback(config, Sockets(((),), ()), Figures(), "1.0", lambda: config)
     families = list(text_string_to_metric_families(fallback.render_metrics().decode()))
     samples = [sample for family in families for sample in family.samples]
     for sample in samples:

@@ -18,6 +18,7 @@ from protocol.errors import ErrorCode
 from protocol.fetch import TOPIC_IDS_FROM, FetchPartition
 from protocol.fetch_build import FetchAnswer, build_request
 from protocol.fetch_rows import scan_request
+from proxy.config.model import TopicModeConfig
 from proxy.fetch import delayed_fetch
 from proxy.fetch.sessions.cache import SessionCache, SessionLimits
 from proxy.fetch.sessions.repeated import RepeatedFetches
@@ -30,10 +31,12 @@ from tests.proxy.transactional_log import Log
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from proxy.config.model import CacheMode
     from proxy.partitions.table import Partition
 
 Key = tuple[str, int]
 NAMES = ("orders", "bills")
+HALF = 0.5
 EACH = 5
 """Partitions of each topic; one more is named at times."""
 LEAST, NEVER = 4, 1 << 30
@@ -212,17 +215,18 @@ class Scene(answering_broker.Scene):
 
     async def settle(self, *, is_late: bool = False) -> None:
         """Until the broker has answered all. It waits with a Fetch that may wait, and that finds nothing, until
-        `is_late`.
+        `is_late`: then it answers all that it has been asked so far.
         """
         await self.turn()
+        late = len(self.asked) if is_late else 0
         while self.asked:
             assert header.peek_request(self.asked[0]).api_key == api.FETCH
             may_wait, answers = self.truths.answer(self.asked[0])
-            if may_wait and not is_late and not any(map(is_news, answers)):
+            if may_wait and not late and not any(map(is_news, answers)):
                 break
             self.answer_fetch(*answers)
             await self.turn()
-            is_late = False
+            late = max(0, late - 1)
 
 
 def is_news(one: FetchAnswer) -> bool:
@@ -322,10 +326,22 @@ class Script:
             rights.learn(topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED, scene.clock_s)
 
     def switch(self) -> None:
-        """Another `cache.mode`."""
-        mode = self.draw.choice(["serve", "serve", "observe", "off"])
+        """Another `cache.mode`, or another mode of one topic."""
+        modes: tuple[CacheMode, ...] = "serve", "serve", "observe", "off"
+        changed: dict[str, object] = {"mode": self.draw.choice(modes), "topic_modes": ()}
+        if self.draw.random() < HALF and not self.is_waiting:
+            entry = TopicModeConfig(pattern=self.draw.choice(NAMES), mode=self.draw.choice(modes))
+            changed = {"mode": "serve", "topic_modes": (entry,)}
         for scene in self.scenes:
-            scene.broker.serves, scene.broker.observes = mode == "serve", mode == "observe"
+            config = scene.broker.config
+            cache = config.cache.model_copy(update=changed)
+            scene.broker.configure(config.model_copy(update={"cache": cache}))
+            scene.link.adopt_mode()
+            scene.broker.purgatory.evaluate_all()
+
+    @property
+    def is_waiting(self) -> bool:
+        return any(scene.link.replies.places for scene in self.scenes)
 
     def leave(self) -> None:
         for scene in self.scenes:
