@@ -102,7 +102,7 @@ APIS: Final[dict[int, Api]] = {
         Api(57, "UpdateFeatures", 0),
         Api(58, "Envelope", 0),
         Api(59, "FetchSnapshot", 0),
-        Api(DESCRIBE_CLUSTER, "DescribeCluster", 0),
+        Api(DESCRIBE_CLUSTER, "DescribeCluster", 0, (0, 2)),
         Api(61, "DescribeProducers", 0),
         Api(62, "BrokerRegistration", 0),
         Api(63, "BrokerHeartbeat", 0),

@@ -119,8 +119,6 @@ ROUNDS = {"SCRAM-SHA-256": 2, "SCRAM-SHA-512": 2}
 """SaslAuthenticate responses without error until a client has authenticated, by mechanism; 1 for
 others (RFC 5802).
 """
-ADDRESSES_UP_TO = {api.METADATA: 13, api.DESCRIBE_CLUSTER: 2}
-"""Newest versions of the responses whose addresses of brokers are read."""
 HANDSHAKE_ERROR_AT = 8
 """Index of the error code in a SaslHandshake response frame: length, correlation id, error code
 (SaslHandshakeResponse.json).
@@ -195,7 +193,7 @@ def relay_addresses(link: RelayLink, head: RequestHeader, frame: Frame) -> None:
     address (proxy/advertised.py).
     """
     check = link.broker.advertised
-    if not check.is_due(link.listener) or head.api_version > ADDRESSES_UP_TO[head.api_key]:
+    if not check.is_due(link.listener) or not api.APIS[head.api_key].decodes(head.api_version):
         relay(link, head, frame)
         return
 

@@ -16,6 +16,7 @@ from protocol.api import (
     API_VERSIONS,
     CREATE_DELEGATION_TOKEN,
     CREATE_TOPICS,
+    DESCRIBE_CLUSTER,
     DESCRIBE_CONFIGS,
     DESCRIBE_DELEGATION_TOKEN,
     DESCRIBE_LOG_DIRS,
@@ -27,13 +28,14 @@ from protocol.api import (
 )
 from protocol.errors import BadFrame
 from protocol.header import peek_request
-from protocol.metadata import scan_metadata_response
+from protocol.metadata import scan_brokers, scan_metadata_response
 from tests.kit.examples import examples
 from tests.protocol import oracle
 
 DECODED = {
     API_VERSIONS: control.scan_api_versions_response,
     METADATA: scan_metadata_response,
+    DESCRIBE_CLUSTER: control.scan_cluster_brokers,
     SASL_HANDSHAKE: control.scan_sasl_handshake_response,
     SASL_AUTHENTICATE: control.scan_sasl_authenticate_response,
     DESCRIBE_CONFIGS: control.scan_describe_configs_response,
@@ -101,6 +103,7 @@ def test_metadata_answers(version, data):
     assert [tuple(b) for b in read.brokers] == [
         (b.node_id, b.host, b.port, getattr(b, "rack", None)) for b in body.brokers
     ]
+    assert scan_brokers(oracle.response_frame(body), version) == read.brokers
     assert read.cluster_id == getattr(body, "cluster_id", None)
     assert read.controller_id == getattr(body, "controller_id", -1)
     assert read.error_code == getattr(body, "error_code", 0)
@@ -193,6 +196,17 @@ def test_describe_configs_answers(version, data):
         (r.error_code, r.resource_name, {c.name: c.value for c in r.configs}, r.error_message)
         for r in body.results
     ]
+
+
+@pytest.mark.parametrize("version", oracle.versions(DESCRIBE_CLUSTER))
+@settings(max_examples=examples(8), deadline=None)
+@given(data=st.data())
+def test_describe_cluster_answers(version, data):
+    body = data.draw(oracle.responses(DESCRIBE_CLUSTER, version))
+
+    read = control.scan_cluster_brokers(oracle.response_frame(body), version)
+
+    assert read == [(b.broker_id, b.host, b.port, b.rack) for b in body.brokers]
 
 
 @pytest.mark.parametrize("version", oracle.versions(DESCRIBE_CONFIGS))

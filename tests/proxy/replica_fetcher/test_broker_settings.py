@@ -21,7 +21,14 @@ class AskedBroker(QuietBroker):
         self.node = Node(stand_in(self))
         self.this, self.error_code, self.message = this, error_code, message
         self.described = []
-        self.own_connections = SimpleNamespace(usable=True, link=lambda _name: self)
+        self.own_connections = SimpleNamespace(
+            usable=True, link=lambda _name: self, listener="clients"
+        )
+        self.compared, self.settings = [], {}
+        self.advertised = SimpleNamespace(
+            note=lambda listener, brokers: self.compared.append((listener, len(brokers))),
+            learn_settings=self.settings.update,
+        )
         self.suggested = self.replica_fetcher.suggested
         monkeypatch.setattr(self.replica_fetcher, "learn_node", self._learn_node, raising=False)
         monkeypatch.setattr(control, "build_metadata_request", lambda *_a, **_k: "metadata")
@@ -59,6 +66,8 @@ def test_the_brokers_hint_saves_the_other_questions(monkeypatch):
     partition = broker.follow()
     broker.node.tick(0.0)
     assert broker.described == [4, 9]
+    assert broker.compared == [("clients", len(NODES))]
+    assert broker.settings == {"fetch.max.bytes": "65536"}
     assert (broker.node.node_id, broker.node.fetch_max_bytes) == (9, 65536)
     assert broker.suggested == [partition]
 
