@@ -149,7 +149,7 @@ int main(int argc, char **argv) {
     for (int i = 0; i < PARTITIONS; i++) {
         m.slot[i] = fc_open(m.a, (const uint8_t *)"0123456789abcdef", i);
     }
-    while (m.a->evicted_blocks[FC_FOR_WATER] == 0) {
+    while (m.a->evicted_bytes == 0) { /* full */
         insert(&m);
     }
     uint64_t calls = m.a->lock_calls, inserts = m.done->inserts;

@@ -1,9 +1,9 @@
 """What an arena costs that several processes share: `python -m bench.micro.contended`.
 
-Owns the cases and the table; contended.c and alone.c do the work. Must not know the arena's layout. Invariants: the
-library as it is and a former one (`--former`, a commit) run in turns in one process, so that a busy machine slows
-both; the processes that contend have two processors together. The goal is issue 17's: at most 2 % of the lock's calls
-wait.
+Owns the cases and the table; alone.c, contended.c and deaths.c do the work. Must not know the arena's layout.
+Invariants: the library as it is and a former one (`--former`, a commit) run in turns in one process, so that a busy
+machine slows both; the processes that contend have two processors together. The goal is issue 17's: at most 2 % of the
+lock's calls wait.
 """
 
 from __future__ import annotations
@@ -95,6 +95,15 @@ def measure_former(directory: Path, former: str, rounds: int) -> list[str]:
     return rows
 
 
+def measure_deaths(program: Path, rounds: int) -> str:
+    """A row: what a death costs, for each 1,000 blocks of the arena."""
+    taken = [run([str(program)], os.sched_getaffinity(0)) for _ in range(rounds)]
+    cells = [
+        spread([one[i] / one[0] * 1000 for one in taken], "us") for i in range(1, len(taken[0]))
+    ]
+    return f"| {taken[0][0]:,} | {' | '.join(cells)} |"
+
+
 def spread(values: list[float], unit: str) -> str:
     """Median and range."""
     return f"{statistics.median(values):.3g} {unit} ({min(values):.2g} to {max(values):.2g})"
@@ -122,6 +131,10 @@ def main() -> int:
         print("| --- | --- | --- | --- | --- | --- |")
         for work_us in (30, 100):
             print(measure_contended(program, options.rounds, options.readers, work_us), flush=True)
+        compile_with(NATIVE, HERE / "deaths.c", Path(scratch) / "deaths")
+        print("\n| blocks | for 1,000: count of pins, locked | pins of a dead reader | takeover |")
+        print("| --- | --- | --- | --- |")
+        print(measure_deaths(Path(scratch) / "deaths", options.rounds))
     return 0
 
 

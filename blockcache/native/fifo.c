@@ -151,12 +151,12 @@ int fc_block_let_go(fc_arena *a, uint64_t unit) {
     return 0;
 }
 
-/* Takes every entry that points into the block out of the index; the ghost remembers it. */
-static void remove_entries(fc_arena *a, fc_block *b) {
+/* Takes the first entries that point into the block out of the index, until `left` are left; the ghost remembers them. */
+static void remove_entries(fc_arena *a, fc_block *b, uint32_t left) {
     uint64_t at = offset_of(a, b), used = b->first_bytes;
     uint32_t slot;
     fc_batch batch;
-    while (fc_block_step(a, b, &used, &slot, &batch) > 0) {
+    while (b->live > left && fc_block_step(a, b, &used, &slot, &batch) > 0) {
         fc_partition *p = fc_partition_at(a, slot);
         const fc_entry *e = fc_tree_floor(a, p, batch.base);
         if (e == NULL || e->position != at + used - fc_footprint(a, batch.length)) {
@@ -170,6 +170,7 @@ static void remove_entries(fc_arena *a, fc_block *b) {
             p->expect = p->evicted_end;
         }
     }
+    b->first_bytes = left > 0 ? (uint32_t)used : b->first_bytes;
 }
 
 /* Evicts the FIFO's oldest block and says which units came free (none where it went to limbo). A block that holder 0 pins
@@ -189,12 +190,27 @@ int fc_evict_oldest(fc_arena *a, int reason, uint64_t *unit, uint64_t *units) {
     *units = b->pins > 0 ? 0 : b->units;
     a->evicted_blocks[reason]++;
     a->evicted_bytes += b->live_bytes;
-    remove_entries(a, b);
+    remove_entries(a, b, 0);
     retire(a, b);
     return 0;
 }
 
-/* Evicts one block if more than `used_bytes` are taken: 1, or 0 where that is not so or what is left is in limbo. */
+/* Of a shared arena: evicts the first batches of a block of many, so that the lock is not held for all. 0: it has few, or its
+ * pins are to be offered first. */
+static int evict_some(fc_arena *a) {
+    fc_block *b = fc_block_at(a, a->fifo_oldest);
+    if (!a->shared || a->observe || a->fifo_oldest == 0 || b->live <= FC_HOLD_BATCHES ||
+        (!b->offered && b->pins > 0 && fc_pins_of(a, b, 0) > 0)) {
+        return 0;
+    }
+    uint64_t live_bytes = b->live_bytes;
+    remove_entries(a, b, b->live - FC_HOLD_BATCHES);
+    a->evicted_bytes += live_bytes - b->live_bytes;
+    return 1;
+}
+
+/* Evicts one block if more than `used_bytes` are taken: 1, 2 where it is not done, or 0 where that is not so or what is left is
+ * in limbo. */
 static int evict_one(fc_arena *a, uint64_t used_bytes) {
     uint64_t unit, units;
     FC_HOLD(a, FC_TORN);
@@ -203,15 +219,15 @@ static int evict_one(fc_arena *a, uint64_t used_bytes) {
     }
     fc_begin(&a->changes);
     fc_limbo_free(a);
-    int rc = (a->data_units - a->free_units) * FC_UNIT <= used_bytes
-                 ? FC_NO_ROOM
-                 : fc_evict_oldest(a, FC_FOR_WATER, &unit, &units);
+    int enough = (a->data_units - a->free_units) * FC_UNIT <= used_bytes;
+    int more = !enough && evict_some(a);
+    int rc = enough ? FC_NO_ROOM : more ? 0 : fc_evict_oldest(a, FC_FOR_WATER, &unit, &units);
     fc_done(&a->changes);
-    return rc == 0 ? 1 : rc == FC_NO_ROOM ? 0 : rc;
+    return rc == 0 ? 1 + more : rc == FC_NO_ROOM ? 0 : rc;
 }
 
 /* The eliminator: evicts until at most `used_bytes` of the data pool are taken. Returns the number of blocks
- * evicted by this call, or FC_RECLAIM: call again. Other calls come between two blocks. */
+ * evicted by this call, or FC_RECLAIM: call again. Other calls come in between. */
 int64_t fc_evict_to(fc_arena *a, uint64_t used_bytes) {
     int64_t evicted = 0;
     for (;;) {
@@ -219,7 +235,7 @@ int64_t fc_evict_to(fc_arena *a, uint64_t used_bytes) {
         if (rc <= 0) {
             return rc < 0 ? rc : evicted;
         }
-        evicted++;
+        evicted += rc == 1;
     }
 }
 

@@ -119,14 +119,15 @@ static inline int release(fc_arena *a, uint32_t holder, const fc_segment *segmen
     return rc;
 }
 
-static int release_shared(fc_arena *a, uint32_t holder, const fc_segment *segments, uint64_t count) {
-    FC_HOLD(a, FC_TORN);
+/* fc_release for who holds the lock. */
+int fc_release_held(fc_arena *a, uint32_t holder, const fc_segment *segments, uint64_t count) {
     return release(a, holder, segments, count);
 }
 
 /* Lets go of a hit's pins. FC_STALE if one was not held; the others are let go all the same. */
 int fc_release(fc_arena *a, uint32_t holder, const fc_segment *segments, uint64_t count) {
-    return a->shared ? release_shared(a, holder, segments, count) : release(a, 0, segments, count);
+    FC_HOLD(a, FC_TORN);
+    return release(a, holder, segments, count);
 }
 
 /* Lets go of a holder's pins on the blocks that start in [from, to). */

@@ -387,6 +387,7 @@ static inline void fc_let_go(fc_arena **held) {
         fc_held = (a);                                                        \
     }
 /* pins.c */
+int fc_release_held(fc_arena *a, uint32_t holder, const fc_segment *segments, uint64_t count);
 uint32_t fc_pins_of(const fc_arena *a, const fc_block *b, uint32_t holder);
 void fc_block_pin_shared(fc_arena *a, fc_block *b, uint32_t holder);
 static inline void fc_count_pin(fc_arena *a, fc_block *b) {

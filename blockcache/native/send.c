@@ -50,15 +50,25 @@ static const fc_hit *hit_after(const fc_hit *hit) {
     return (const fc_hit *)((const uint8_t *)hit + offsetof(fc_hit, segment) + hit->segments * sizeof(fc_segment));
 }
 
+/* Lets go of the pins of `count` hits; the one behind them. Those of a torn arena stay. */
+static const fc_hit *release_some(fc_arena *a, uint32_t holder, const fc_hit *hit, uint64_t count) {
+    FC_HOLD(a, hit);
+    for (uint64_t i = 0; i < count; i++) {
+        if (hit->pinned) {
+            fc_release_held(a, holder, hit->segment, hit->segments);
+        }
+        hit = hit_after(hit);
+    }
+    return hit;
+}
+
 /* Lets go of the pins of all hits of a response, which is empty then. `hits`: they lie one behind another, each without the
  * places that it does not use. */
 void fc_release_all(fc_arena *a, fc_response *response, const uint8_t *hits) {
     const fc_hit *hit = (const fc_hit *)(const void *)hits;
-    for (uint64_t i = 0; i < response->hits; i++) {
-        if (hit->pinned) {
-            fc_release(a, (uint32_t)response->holder, hit->segment, hit->segments);
-        }
-        hit = hit_after(hit);
+    for (uint64_t i = 0; i < response->hits; i += FC_HOLD_PARTITIONS) {
+        uint64_t left = response->hits - i;
+        hit = release_some(a, (uint32_t)response->holder, hit, left < FC_HOLD_PARTITIONS ? left : FC_HOLD_PARTITIONS);
     }
     *response = (fc_response){.holder = response->holder};
 }

@@ -36,7 +36,8 @@ SIZE = 512 * 1024
 PARTITIONS = 4
 SIZES = (200, 700, 3000, 9000)
 """Of a batch, by its offset and epoch: what a reader must know to tell a right one."""
-WRONG, TORN, REFUSED = 70, 71, 72
+WRONG, TORN, REFUSED, CLOSED = 70, 71, 72, 73
+"""Exit codes: of a reader that came between two keepers, CLOSED."""
 CHANGES_AT = ffi.offsetof("fc_arena", "changes")
 HELD_MAX = 6
 END_MAX, EPOCHS = 300, 8
@@ -172,7 +173,10 @@ class Reader:
 def read_until_killed(fd: int, holder: int, seed: int, board: Board) -> NoReturn:
     """The process of a reader."""
     try:
-        cache = BlockCache.attach(ArenaMemory(os.dup(fd)), holder)
+        try:
+            cache = BlockCache.attach(ArenaMemory(os.dup(fd)), holder)
+        except ArenaError:
+            os._exit(CLOSED)
         reader = Reader(cache, random.Random(seed), board)
         while True:
             with contextlib.suppress(StaleSlot):
@@ -282,6 +286,17 @@ class Run:
                 os._exit(WRONG)
         self.living[holder] = pid
 
+    def start_readers(self) -> None:
+        """Those that are not there, or were refused."""
+        for holder in self.readers:
+            descriptor = os.pidfd_open(self.living[holder]) if holder in self.living else -1
+            if descriptor >= 0 and select.select([descriptor], [], [], 0)[0]:
+                self.counts["closed"] += self.reap(holder) == CLOSED
+            if descriptor >= 0:
+                os.close(descriptor)
+            if holder not in self.living:
+                self.start(holder)
+
     def reap(self, holder: int) -> int:
         """What the process ended with: its exit code, or minus the signal."""
         code = os.waitstatus_to_exitcode(os.waitpid(self.living.pop(holder), 0)[1])
@@ -358,9 +373,7 @@ def kill_keepers(run: Run, kills: int) -> None:
     run.start(0)
     run.board.wait_for(0, 5, run.living[0])
     while run.counts["killed"] < kills:
-        for holder in run.readers:
-            if holder not in run.living:
-                run.start(holder)
+        run.start_readers()
         if run.random.random() < 0.2:
             run.kill(run.random.choice(list(run.readers)))
         if run.living.get(0) is not None:
@@ -374,7 +387,7 @@ def kill_keepers(run: Run, kills: int) -> None:
         run.counts["torn"] += 1
         for holder in list(run.living):
             code = run.reap(holder)
-            if code != TORN:
+            if code not in (TORN, CLOSED):
                 raise SystemExit(f"a reader of a torn arena ended with {code}")
         run.memory.renew()
         run.start(0)

@@ -319,3 +319,35 @@ def test_renewed_memory_is_another_and_the_former_stays_readable(group: Group) -
     assert bytes(hit.views[0]) == build_batch(0)
     hit.release()
     assert group.keeper.statistics().pins == 0
+
+
+def test_long_changes_of_a_shared_arena_let_go_of_the_lock_in_between() -> None:
+    group = Group(block_min_bytes=16 * KIB, block_max_bytes=16 * KIB, shared_block_bytes=0)
+    keeper, slot = group.keeper, group.slot
+
+    def count_holds(call: Callable[[], object]) -> int:
+        before = int(keeper._a.lock_calls)
+        call()
+        keeper.check()
+        return int(keeper._a.lock_calls) - before - 2  # the check's
+
+    assert count_holds(lambda: insert(keeper, slot, build_run(0, 200, size=800))) == 3
+    assert count_holds(lambda: keeper.truncate(slot, 150)) == 1
+    assert count_holds(lambda: keeper.truncate(slot, 0)) == 3
+    keeper.expect(slot, 0)
+    insert(keeper, slot, build_run(0, 200, size=70))
+    assert keeper.statistics().blocks == 1
+    assert count_holds(lambda: keeper.evict_to(0)) == 5  # 64 batches each, and the end
+    statistics = keeper.statistics()
+    assert (statistics.blocks, statistics.entries, statistics.evicted_blocks_water) == (0, 0, 1)
+    assert statistics.evicted_bytes == 200 * 70
+    assert keeper.edges(slot, 0).evicted_end == 200
+    insert(keeper, slot, build_run(200, 200, size=70))
+    assert count_holds(lambda: keeper.advance_start(slot, 380)) == 3
+    assert count_holds(lambda: keeper.drop(slot)) == 1
+    slot = keeper.open(TOPIC, 0)
+    insert(keeper, slot, build_run(0, 100, size=70))
+    wanted = (slot, 5, FOREVER, 70) * 40
+    assert count_holds(lambda: keeper.sender.find_all(wanted, FOREVER, False)) == 3
+    assert count_holds(keeper.sender.drop) == 3
+    assert keeper.statistics().pins == 0

@@ -228,5 +228,5 @@ def test_a_process_that_dies_at_any_store_leaves_a_whole_arena_or_one_that_is_re
 def test_of_several_processes_one_dies_at_any_step_and_the_others_go_on(tmp_path: Path) -> None:
     """Readers in each call that pins, lets go or asks; keepers in each call; and one who finds a dead one's lock."""
     counted = run_stepped(build_as_product(KILLING, tmp_path), 1)
-    assert counted["kills"] > 300 and counted["owner_died"] > 250
-    assert counted["undone"] > 40 and counted["torn"] > 50 and counted["whole"] > 200
+    assert counted["kills"] > 250 and counted["owner_died"] > 200
+    assert counted["undone"] > 20 and counted["torn"] > 30 and counted["whole"] > 150

@@ -147,6 +147,14 @@ static int send_whole(world *w, uint32_t holder, const fc_hit *hit, const uint8_
     return all;
 }
 
+/* In the place of an earlier hit. */
+static void hold(world *w, uint32_t holder, const fc_hit *hit, uint8_t *expected) {
+    held_hit *h = &w->held[below(w, HELD_MAX)];
+    release(w, h);
+    *h = (held_hit){malloc(hit->segments * sizeof(fc_segment)), hit->segments, hit->size_bytes, expected, holder};
+    memcpy(h->segments, hit->segment, hit->segments * sizeof(fc_segment));
+}
+
 static void step_lookup(world *w, partition_log *p) {
     static fc_hit hit;
     int64_t reach = below(w, 4) ? 300 : p->end + 1;
@@ -177,18 +185,11 @@ static void step_lookup(world *w, partition_log *p) {
         MUST(holder != 0 && fc_release(w->arena, holder, hit.segment, hit.segments) == 0);
         hit.pinned = 0;
     }
-    held_hit *h = &w->held[below(w, HELD_MAX)];
-    release(w, h);
     if (!hit.pinned || hit.segments == 0 || (below(w, 3) == 0 && send_whole(w, holder, &hit, expected))) {
         free(expected);
-        return;
+    } else {
+        hold(w, holder, &hit, expected);
     }
-    h->segments = malloc(hit.segments * sizeof(fc_segment));
-    memcpy(h->segments, hit.segment, hit.segments * sizeof(fc_segment));
-    h->count = hit.segments;
-    h->holder = holder;
-    h->size = hit.size_bytes;
-    h->expected = expected;
 }
 
 /* From there to the end all is stored, and nothing is a marker; before it one is, or a gap, or it was the last to look at.

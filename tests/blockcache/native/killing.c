@@ -15,7 +15,7 @@
 
 #include "world.h"
 
-enum { FORBIDDEN = 77, STEPS_MAX = 40000, SLOTS = 3, WANTED = 40, ME = 3, OTHER = 5, ARENA_BYTES = 96 << 10, STEPS_OF_A_KIND = 100000 };
+enum { FORBIDDEN = 77, STEPS_MAX = 40000, SLOTS = 3, WANTED = 40, ME = 3, OTHER = 5, ARENA_BYTES = 96 << 10, STEPS_OF_A_KIND = 60000 };
 enum { LOOKUP, GATHER, FIND_ALL, RELEASE, RELEASE_LIMBO, REST, SPAN, EDGES, ENDS, AGE, HEAD, READS,
        OWN_LOOKUP = READS, OWN_RELEASE, INSERT, APPEND, RESERVE, GIVE_BACK, TRUNCATE, DROP, EVICT, OPEN, OF_DEAD, TAKE_OVER, KINDS };
 
@@ -215,7 +215,7 @@ static void judge_keeper(killer *k) {
 /* After each change of a short call, and some of a long one. */
 static void kill_each(killer *k, int kind) {
     uint64_t count = find_changes(k, kind), few = STEPS_OF_A_KIND / k->steps, died = k->owner_died;
-    uint64_t every = count / (few < 12 ? 12 : few) + 1;
+    uint64_t every = count / (few < 6 ? 6 : few) + 1;
     memcpy(k->w.arena, k->before, ARENA_BYTES);
     for (uint64_t i = 0; i < count; i += every) {
         kill_after(k, kind, k->changed[i]);
@@ -325,7 +325,7 @@ int main(int argc, char **argv) {
     for (int kind = 0; kind < KINDS; kind++) {
         kill_each(k, kind);
     }
-    MUST(k->undone > 20 && k->torn > 100);
+    MUST(k->undone > 20 && k->torn > 40);
     kill_who_recovers(k, LOOKUP);
     printf("kills %lu owner_died %lu undone %lu torn %lu whole %lu\n", (unsigned long)k->kills, (unsigned long)k->owner_died,
            (unsigned long)k->undone, (unsigned long)k->torn, (unsigned long)k->whole);
