@@ -1,0 +1,94 @@
+"""Every alert fires and resolves, and every panel shows something, in a real Prometheus.
+
+It scrapes real Forebays under load while faults are made (faults.py). Ranges and `for` are shortened (rules.py);
+nothing else of the rules is changed.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.monitoring.faults import CASES, LASTING, NOT_CAUSED, Case
+from tests.monitoring.rules import WINDOW_S, read_rules, shorten
+from tests.monitoring.stage import Stage, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
+CALM_S = 8.0
+BUSY = {
+    "ForebayEventLoopLags",
+    "ForebayLeaseLapses",
+    "ForebayHitRatioLow",
+    "ForebayCanarySlow",
+    "ForebayCanaryFails",
+    "ForebayDown",
+    "ForebayWorkerStarves",
+    "ForebayUpstreamSilent",
+}
+"""What a machine that others keep busy raises rightly."""
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with Stage(tmp_path_factory.mktemp("monitoring")) as running:
+        yield running
+
+
+def test_every_alert_has_a_fault_or_a_reason_why_not() -> None:
+    caused = {alert for case in CASES for alert in case.alerts} | set(LASTING)
+    names = {rule["alert"] for rule in read_rules()}
+    assert not caused & NOT_CAUSED.keys()
+    assert caused | NOT_CAUSED.keys() == names
+
+
+def test_only_durations_are_changed() -> None:
+    for rule in read_rules():
+        short = shorten(rule)
+        assert {**short, "expr": "", "for": ""} == {**rule, "expr": "", "for": ""}
+        assert ("for" in short) == ("for" in rule)
+    by_name = {rule["alert"]: rule["expr"] for rule in map(shorten, read_rules())}
+    assert "forebay_build_info[1h]" in by_name["ForebayDown"]
+    assert "lapses_total[16s]" in by_name["ForebayLeaseLapses"]
+
+
+def test_without_a_fault_no_alert_fires(stage: Stage) -> None:
+    """But the one of a Forebay without rights, and those for want of a processor."""
+
+    def list_others() -> list[str]:
+        return [
+            one["annotations"]["summary"]
+            for one in stage.prometheus.list_alerts()
+            if one["state"] == "firing" and one["labels"]["alertname"] not in {*LASTING, *BUSY}
+        ]
+
+    wait_until(lambda: stage.prometheus.list_firing() >= set(LASTING), "the lasting alert fires")
+    wait_until(lambda: not list_others(), list_others)
+    until = time.monotonic() + WINDOW_S + CALM_S
+    while time.monotonic() < until:
+        assert not list_others()
+        time.sleep(1)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.fault.__name__)
+def test_a_fault_raises_its_alerts_and_its_end_resolves_them(stage: Stage, case: Case) -> None:
+    with case.fault(stage):
+        instance = stage.canary if case.instance == "canary" else stage.instance(case.instance)
+        for alert in case.alerts:
+            wait_until(
+                lambda alert=alert: stage.is_firing(alert, instance),  # type: ignore[misc]
+                lambda alert=alert: f"{alert} fires; now: {stage.prometheus.list_firing()}",  # type: ignore[misc]
+            )
+            found = stage.find_alert(alert, instance)
+            assert "pod" not in found["labels"]
+            assert instance in found["annotations"]["summary"]
+            assert "(pod" not in found["annotations"]["summary"]
+    for alert in case.alerts:
+        wait_until(
+            lambda alert=alert: not stage.is_firing(alert, instance),  # type: ignore[misc]
+            f"{alert} resolves",
+        )
