@@ -6,12 +6,16 @@ nothing else of the rules is changed.
 
 from __future__ import annotations
 
+import os
+import re
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.monitoring.faults import CASES, LASTING, NOT_CAUSED, Case
+from tests.monitoring.panels import Row, ask, draw, read_rows
 from tests.monitoring.rules import WINDOW_S, read_rules, shorten
 from tests.monitoring.stage import Stage, wait_until
 
@@ -92,3 +96,23 @@ def test_a_fault_raises_its_alerts_and_its_end_resolves_them(stage: Stage, case:
             lambda alert=alert: not stage.is_firing(alert, instance),  # type: ignore[misc]
             f"{alert} resolves",
         )
+
+
+@pytest.mark.parametrize("row", read_rows(), ids=lambda row: row.title)
+def test_every_panel_shows_something_of_the_run(stage: Stage, row: Row) -> None:
+    """Each query is one that Prometheus understands, and gives a number at some time of the run. The pictures go to
+    MONITORING_PICTURES.
+    """
+    end_s = time.time()
+    series = []
+    for panel in row.panels:
+        found = [
+            ask(stage.prometheus, target, stage.began_at, end_s) for target in panel["targets"]
+        ]
+        assert all(found), (panel["title"], [bool(one) for one in found])
+        series.append([one for shown in found for one in shown])
+    if pictures := os.environ.get("MONITORING_PICTURES"):
+        directory = Path(pictures)
+        directory.mkdir(parents=True, exist_ok=True)
+        name = re.sub(r"\W+", "-", row.title.lower()).strip("-")
+        draw(row, series, directory / f"{name}.png")
