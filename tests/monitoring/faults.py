@@ -14,6 +14,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+from confluent_kafka import Producer
+
 from tests.e2e.asking import Asking
 from tests.e2e.raw_frames import Raw, build_metadata, build_produce
 from tests.e2e.sasl_frames import sign_in_plain
@@ -229,10 +231,11 @@ def delay_polls(stage: Stage) -> Iterator[None]:
 def lag_behind(stage: Stage) -> Iterator[None]:
     """Consumers read what has just been evicted."""
     topic = create_topic(stage.broker.direct)
-    batch = batch_v2(1, value=b"w" * 500_000)
-    with RawClient(stage.bootstrap("plain")) as writer:
-        for _ in range(60):
-            writer.produce(topic, batch)
+    producer = Producer({"bootstrap.servers": stage.bootstrap("plain"), "linger.ms": 5})
+    for _ in range(60):
+        producer.produce(topic, b"w" * 500_000)
+        producer.poll(0.05)
+    assert producer.flush(60) == 0
     workers = start_history(stage.bootstrap("plain"), topic, 2, 0.0)
     try:
         yield
@@ -280,12 +283,19 @@ def hang_topic(stage: Stage) -> Iterator[None]:
         Asking(stage.bootstrap("plain"), lambda: build_produce(topic, batch, -1), 0.1)
         for _ in range(3)
     ]
+    machine = stage.machines["plain"]
     try:
         yield
     finally:
         stage.slow.heal()
-        for one in crowd:
-            one.end()
+        try:  # a request in time ends the refusals, so that somebody must ask
+            wait_until(
+                lambda: machine.metrics()["forebay_isolation_topics_hanging",] == 0,
+                "the topic is served again",
+            )
+        finally:
+            for one in crowd:
+                one.end()
 
 
 @contextlib.contextmanager
