@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from tests.kit.raw_fetch import FetchFailed, RawClient, RawReader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 RECORD = b"v" * 10_000
 RECORDS_A_SECOND = 100
@@ -55,7 +55,7 @@ class Worker(threading.Thread):
 def start_producer(
     bootstrap: str,
     topic: str,
-    options: dict[str, object] | None = None,
+    options: Mapping[str, object] | None = None,
     records_a_second: int = RECORDS_A_SECOND,
 ) -> Worker:
     """So many records of 10 KB a second to `topic`."""
@@ -75,7 +75,7 @@ def start_producer(
 
 
 def start_consumer(
-    bootstrap: str, topic: str, group: str, options: dict[str, object] | None = None
+    bootstrap: str, topic: str, group: str, options: Mapping[str, object] | None = None
 ) -> Worker:
     """Tails `topic`."""
     consumer = Consumer(

@@ -31,7 +31,7 @@ from tests.monitoring.rules import write_configuration, write_targets
 from tests.monitoring.tls import ListenerTls
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -144,7 +144,7 @@ class Stage:
         assert producer.flush(60) == 0
         return topic
 
-    def _add(self, name: str, listeners: list[dict[str, Any]], settings: dict[str, Any]) -> None:
+    def _add(self, name: str, listeners: Sequence[Any], settings: dict[str, Any]) -> None:
         self._addresses[name] = [str(one["listen"]) for one in listeners]
         sidecar = Sidecar(listeners, settings)
         self.machines[name] = self._stack.enter_context(sidecar)
