@@ -37,8 +37,8 @@ from proxy.supervisor.figures import (
     Figures,
 )
 from proxy.supervisor.handover import ConfigInForce, Handover
+from proxy.supervisor.notifier import Notifier
 from proxy.supervisor.pipes import Pipes, find_obstacle
-from proxy.supervisor.service_manager import ServiceManager
 from proxy.supervisor.signals import handle_signals
 from proxy.supervisor.worker_process import WorkerEnd, WorkerProcess, reap_orphans
 
@@ -64,7 +64,7 @@ async def serve(
     first worker that cannot start, else that of the last worker. Raises OSError if an address
     cannot be bound.
     """
-    manager = ServiceManager()
+    notifier = Notifier()
     raise_file_limit()
     sockets = bind_all(config)
     try:
@@ -73,7 +73,7 @@ async def serve(
         sockets.close()
         log.error("cannot start: %s", error)
         return FAILED
-    return await Supervisor(config, sockets, command, version, arguments, arena, manager).run()
+    return await Supervisor(config, sockets, command, version, arguments, arena, notifier).run()
 
 
 class Supervisor:
@@ -87,10 +87,10 @@ class Supervisor:
         version: str,
         arguments: Sequence[str] = (),
         arena: ArenaMemory | None = None,
-        manager: ServiceManager | None = None,
+        notifier: Notifier | None = None,
     ) -> None:
         self._config = config
-        self._manager = manager or ServiceManager({})
+        self._notifier = notifier or Notifier({})
         self._arena = arena
         self._in_force = ConfigInForce()
         self._arguments = arguments
@@ -124,7 +124,7 @@ class Supervisor:
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, self._begin_upgrade)
         asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self._reap_orphans)
         tell_unpiped(self._config)
-        self._manager.start()
+        self._notifier.start()
         try:
             while not self._stopping.is_set():
                 await self._answer_admin()
@@ -141,7 +141,7 @@ class Supervisor:
             await self._pipes.abort()
             await self._admin.close()
             self._sockets.close()
-            self._manager.close()
+            self._notifier.close()
             self._in_force.close()
             self._figures.close()
             if self._arena is not None:
@@ -319,7 +319,7 @@ class Supervisor:
     def _hand_over(self) -> None:
         """Leave all sockets to the worker, which accepts now."""
         self._admin.stop_accepting()
-        self._manager.tell_ready("a worker serves clients")
+        self._notifier.tell_ready("a worker serves clients")
         if self._pipes.is_open:
             log.warning("a worker runs again: clients are served by it")
             self._pipes.close()
@@ -330,7 +330,7 @@ class Supervisor:
         pause_s = self._policy.note_end(end.lived_s, is_own)
         is_looping = is_own and self._policy.is_looping
         log.error("the worker ended: %s; the next one starts in %g s", end, pause_s)
-        self._manager.tell(f"the worker ended: {end}; the next one starts")
+        self._notifier.tell(f"the worker ended: {end}; the next one starts")
         if end.is_fault or (is_looping and end.reason != "oom"):
             await self._empty_arena()
         await self._answer_admin()
@@ -354,14 +354,14 @@ class Supervisor:
         if not self._pipes.is_open:
             log.error("clients are piped to the broker, without cache", extra={"reason": reason})
             self._pipes.open()
-            self._manager.tell_ready(f"clients are piped to the broker, without cache: {reason}")
+            self._notifier.tell_ready(f"clients are piped to the broker, without cache: {reason}")
 
     def _stop(self) -> None:
         """Stop at a signal: close the sockets here, and have the worker drain and end."""
         if self._stopping.is_set():
             return
         self._stopping.set()
-        self._manager.tell_stopping()
+        self._notifier.tell_stopping()
         self._closing = asyncio.create_task(self._close_clients())
         for worker in self._running:
             worker.end(signal.SIGTERM, self._patience_s)

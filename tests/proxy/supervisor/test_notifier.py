@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from proxy.supervisor.service_manager import ServiceManager
+from proxy.supervisor.notifier import Notifier
 from tests.kit.broker.ports import lease_port
 from tests.kit.broker.settings import HOST
 
@@ -39,7 +39,7 @@ def hear(manager: socket.socket) -> str:
 
 def test_it_takes_the_variables_so_that_no_worker_has_them(manager: socket.socket) -> None:
     environment = {"NOTIFY_SOCKET": manager.getsockname(), "WATCHDOG_USEC": "3000000", "A": "b"}
-    told = ServiceManager(environment)
+    told = Notifier(environment)
     assert environment == {"A": "b"} and told.watchdog_s == 3.0
     told.tell_ready("one")
     told.tell_ready("two")
@@ -57,7 +57,7 @@ def test_an_abstract_socket_is_understood() -> None:
     with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as one:
         one.bind(name)
         one.settimeout(PATIENCE_S)
-        told = ServiceManager({"NOTIFY_SOCKET": "@" + name[1:]})
+        told = Notifier({"NOTIFY_SOCKET": "@" + name[1:]})
         told.tell("here")
         assert hear(one) == "STATUS=here"
         told.close()
@@ -74,7 +74,7 @@ def test_an_abstract_socket_is_understood() -> None:
     ],
 )
 def test_without_a_manager_nothing_is_an_error(environment: dict[str, str]) -> None:
-    told = ServiceManager(environment)
+    told = Notifier(environment)
     told.tell_ready("nobody hears")
     told.tell_stopping()
     told.close()
@@ -82,12 +82,12 @@ def test_without_a_manager_nothing_is_an_error(environment: dict[str, str]) -> N
 
 
 def test_the_watchdog_of_another_process_is_not_ours() -> None:
-    told = ServiceManager({"WATCHDOG_USEC": "1000000", "WATCHDOG_PID": "1"})
+    told = Notifier({"WATCHDOG_USEC": "1000000", "WATCHDOG_PID": "1"})
     assert told.watchdog_s == 0.0
 
 
 async def test_signs_of_life_go_on_while_the_loop_runs(manager: socket.socket) -> None:
-    told = ServiceManager({"NOTIFY_SOCKET": manager.getsockname(), "WATCHDOG_USEC": "30000"})
+    told = Notifier({"NOTIFY_SOCKET": manager.getsockname(), "WATCHDOG_USEC": "30000"})
     told.start()
     for _ in range(4):
         assert await asyncio.to_thread(hear, manager) == "WATCHDOG=1"
@@ -95,7 +95,7 @@ async def test_signs_of_life_go_on_while_the_loop_runs(manager: socket.socket) -
 
 
 def test_a_manager_that_does_not_read_holds_nobody(manager: socket.socket) -> None:
-    told = ServiceManager({"NOTIFY_SOCKET": manager.getsockname()})
+    told = Notifier({"NOTIFY_SOCKET": manager.getsockname()})
     for _ in range(10_000):
         told.tell("again")
     told.close()

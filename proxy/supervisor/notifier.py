@@ -22,7 +22,7 @@ BEATS: Final = 3
 """Signs of life within the watchdog's time."""
 
 
-class ServiceManager:
+class Notifier:
     """Tells the manager of `environment`; a silent one if that names none."""
 
     def __init__(self, environment: MutableMapping[str, str] | None = None) -> None:
