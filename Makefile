@@ -8,7 +8,7 @@ ALONE = $(BIN)/pytest -q -m alone $$(git grep -l 'mark\.alone' -- tests)
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE  # tests start interpreters by the hundred: each would compile every module again
 
-.PHONY: help build demo lab bench shape growth audit-bench audit-rows test check lint types suite audit-runs restart-runs collect tidy unit e2e soak kills chaos matrix cluster apiserver docs lock tools clean
+.PHONY: help build demo lab bench shape growth audit-bench audit-rows test check lint types suite audit-runs restart-runs monitoring collect tidy unit e2e soak kills chaos matrix cluster apiserver docs lock tools clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -66,6 +66,9 @@ audit-runs: build tools ## the audit for minutes: planted faults, looks under lo
 
 restart-runs: build tools ## a warm restart with a group 200 MB behind
 	$(BIN)/pytest -m long tests/e2e/test_warm_restart.py
+
+monitoring: build tools ## every alert and every panel in a real Prometheus, before Forebays under load and faults; draws docs/dashboard; quarter of an hour
+	$(BIN)/python -m tests.kit.prometheus && MONITORING_PICTURES=docs/dashboard $(BIN)/pytest -m long tests/monitoring
 
 unit: build ## the tests that need neither a broker nor Java, in less than two minutes
 	$(PYTEST) -m 'not e2e'

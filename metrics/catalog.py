@@ -4,10 +4,12 @@ Owns the names that dashboards, alerts and the audit rely on; `metrics.catalog_d
 them. Must not know where a value comes from.
 Invariants: names follow Prometheus' rules (base units last, counters end in _total); no label is a client id,
 a topic or an offset, nor any other text or number from the wire; a label's values are listed here wherever they are
-a closed set.
+a closed set, else their bound. Series with values of a closed set exist from the start.
 """
 
 from typing import Final, Literal, NamedTuple
+
+from metrics.access_log_schema import BLOCK_SOURCES
 
 MetricKind = Literal["counter", "gauge", "histogram"]
 MergeRule = Literal["sum", "max", "min", "keeper", "alone"]
@@ -59,6 +61,8 @@ LABEL_VALUES: Final[dict[str, tuple[str, ...]]] = {
         "connection",
         "error",
     ),
+    "mechanism": ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI", "other"),
+    "authentication": ("accepted", "refused"),
     "path": ("through", "direct"),
     "step": ("connect", "produce", "consume"),
     "takeover": (
@@ -74,6 +78,67 @@ LABEL_VALUES: Final[dict[str, tuple[str, ...]]] = {
 }
 """Labels whose values are a closed set, as result and reason are; a strict collector refuses any other."""
 
+METRIC_VALUES: Final[dict[str, tuple[str, ...]]] = {
+    "forebay_worker_restarts_total": ("exit", "signal", "hung", "oom"),
+    "forebay_produce_batches_total": (
+        "store",
+        "sample",
+        "old-format",
+        "no-epoch",
+        "warm-up",
+        "resent",
+        "below-hw",
+        "unlike",
+    ),
+    "forebay_cache_admitted_batches_total": BLOCK_SOURCES,
+    "forebay_cache_evictions_total": ("room", "index", "water"),
+    "forebay_cache_invalidations_total": (
+        "conflict",
+        "out-of-range",
+        "diverged",
+        "replica",
+        "unproven",
+        "mismatch",
+        "unlike",
+        "verify",
+        "topic-gone",
+        "idle",
+    ),
+    "forebay_watch_polls_total": ("watch", "proof"),
+    "forebay_disconnects_total": (
+        "client_closed",
+        "client_error",
+        "idle",
+        "drained",
+        "drain_timeout",
+        "too_many_connections",
+        "request_memory",
+        "response_memory",
+        "denied_address",
+        "connections_per_address",
+        "connection_rate",
+        "untrusted_proxy",
+        "proxy_header",
+        "handshake",
+        "too_many_handshakes",
+        "no_principal",
+    ),
+}
+"""Closed sets of a metric's only label, where other metrics have the same label with other values."""
+
+BOUNDED_LABELS: Final[dict[str, str]] = {
+    "version": "one value in a process",
+    "commit_id": "one value in a process",
+    "boot": "one value in a process",
+    "listener": "names of `listeners[]`",
+    "disk": "those of `throttle.disks`",
+    "queue": "`control` and one for each of `isolation.dataQueues`; of `forebay_queue_*` those of"
+    " [Every bound](operations.md#every-bound)",
+    "api_key": "names of Kafka's APIs, and `unknown`; those that clients use exist from the start",
+    "error": "names of Kafka's error codes, and `unknown`; a series begins with its first error",
+}
+"""Labels whose values are no closed set, and what bounds them."""
+
 _HOPS = (
     ("client_to_proxy_request", "Requests received from clients"),
     ("proxy_to_server_request", "Requests sent to the broker on behalf of clients"),
@@ -86,7 +151,8 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
         Metric(
             "forebay_build_info",
             "gauge",
-            "Always 1; the labels name the build. `commit_id` is empty where it runs from a work tree",
+            "Always 1; the labels name the build. `commit_id` ends in `-clone` where it runs from a clone, whose files"
+            " may have changed since",
             ("version", "commit_id"),
             merge="max",
         ),
@@ -155,6 +221,11 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "Silences of a worker or keeper beyond `supervisor.heartbeatTimeout` in which it waited for a processor, so"
             " that it was not killed at once",
             merge="keeper",
+        ),
+        Metric(
+            "forebay_event_loop_lag_seconds",
+            "histogram",
+            "How late the event loop runs a timer, at ten looks a second: meanwhile all clients wait",
         ),
         Metric(
             "forebay_upgrades_total",
@@ -279,6 +350,19 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             " further attempt counts",
             ("listener", "side", "load"),
         ),
+    ),
+    "Operating system": (
+        Metric(
+            "process_cpu_seconds_total",
+            "counter",
+            "Processor time of the worker. This section's metrics are prometheus-client's, of the worker alone:"
+            " the supervisor is idle",
+        ),
+        Metric("process_resident_memory_bytes", "gauge", "Resident memory, the arena included"),
+        Metric("process_virtual_memory_bytes", "gauge", "Virtual memory"),
+        Metric("process_open_fds", "gauge", "Open descriptors; each client takes two or three"),
+        Metric("process_max_fds", "gauge", "Limit of open descriptors"),
+        Metric("process_start_time_seconds", "gauge", "Unix time of the worker's start"),
     ),
     "Fetch": (
         Metric(
@@ -964,6 +1048,48 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "forebay_upstream_reopens_total",
             "counter",
             "Broker connections reopened without closing the client",
+        ),
+    ),
+    "Authentication": (
+        Metric(
+            "forebay_authentications_total",
+            "counter",
+            "SASL exchanges of clients that the broker has ended, sign-ins anew included, and handshakes that it"
+            " refused",
+            ("mechanism", "authentication"),
+        ),
+        Metric(
+            "forebay_own_sign_in_refusals_total",
+            "counter",
+            "Refusals of Forebay's own connections by the broker: wrong `upstreamCredentials`, or none",
+        ),
+    ),
+    "Requests by API": (
+        Metric(
+            "forebay_relayed_request_seconds",
+            "histogram",
+            "Time of relayed requests, all but Produce and Fetch, from arrival to the broker's response; an API's"
+            " series begin with its first response",
+            ("api_key",),
+        ),
+        Metric(
+            "forebay_relayed_unanswered_total",
+            "counter",
+            "Relayed requests that got no response: the client left, or the broker connection was lost",
+            ("api_key",),
+        ),
+        Metric(
+            "forebay_response_errors_total",
+            "counter",
+            "Errors of the broker in responses. Of Produce and Fetch those of partitions, where Forebay reads the"
+            " response; of others those of the whole response",
+            ("api_key",),
+        ),
+        Metric(
+            "forebay_response_error_codes_total",
+            "counter",
+            "As `forebay_response_errors_total`, by the name of the code",
+            ("api_key", "error"),
         ),
     ),
     "Hops": tuple(

@@ -19,7 +19,7 @@ from metrics.access_log_schema import (
     SCHEMA_VERSION,
     Field,
 )
-from metrics.catalog import GROUPS, LABEL_VALUES
+from metrics.catalog import BOUNDED_LABELS, GROUPS, LABEL_VALUES, METRIC_VALUES
 
 DOCS_PATH: Final = Path(__file__).resolve().parent.parent / "docs" / "metrics.md"
 
@@ -65,7 +65,12 @@ def _metric_lines() -> list[str]:
         f"* `{label}`: {', '.join(_shown(value) for value in values)}"
         for label, values in LABEL_VALUES.items()
     ]
-    return [*lines, "", "## Values of labels", "", *closed, ""]
+    own = [
+        f"* of `{name}`: {', '.join(_shown(value) for value in values)}"
+        for name, values in METRIC_VALUES.items()
+    ]
+    bounded = [f"* `{label}`: {bound}" for label, bound in BOUNDED_LABELS.items()]
+    return [*lines, "", "## Values of labels", "", *closed, *own, *bounded, ""]
 
 
 def _reason_lines() -> list[str]:

@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from metrics.access_log_schema import RESULT_REASONS
-from metrics.catalog import CATALOG, LABEL_VALUES, Metric
+from metrics.catalog import CATALOG, LABEL_VALUES, METRIC_VALUES, Metric
 from metrics.histogram import Histogram
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -86,10 +86,9 @@ def _metric_of(sample: Sample) -> Metric:
     if len(sample.labels) != len(metric.labels):
         raise UnknownSample(f"{sample.name} has labels {metric.labels}, got {sample.labels}")
     for label, value in zip(metric.labels, sample.labels, strict=True):
-        if value not in LABEL_VALUES.get(label, (value,)):
-            raise UnknownSample(
-                f"{sample.name}: {label}={value!r} is not one of {LABEL_VALUES[label]}"
-            )
+        values = METRIC_VALUES.get(metric.name) or LABEL_VALUES.get(label, (value,))
+        if value not in values:
+            raise UnknownSample(f"{sample.name}: {label}={value!r} is not one of {values}")
     if metric.labels == ("result", "reason") and sample.labels not in RESULT_REASONS:
         raise UnknownSample(
             f"{sample.name}: {sample.labels} is not in metrics/access_log_schema.py"

@@ -177,3 +177,10 @@ def scan_produced(frame: Frame, version: int) -> tuple[Any, int] | None:
     more = ffi.new("po_produced[]", found)
     _scan_produced(source, size_bytes, version, more, found)
     return more, found
+
+
+def list_errors(produced: tuple[Any, int]) -> list[int]:
+    """Return the error codes other than NONE of the rows that `scan_produced` has returned."""
+    words, found = produced
+    rows = map(make_produced, PRODUCED.iter_unpack(ffi.buffer(words, found * PRODUCED.size)))
+    return [row.error_code for row in rows if row.error_code]

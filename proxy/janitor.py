@@ -50,6 +50,7 @@ class Janitor:
         self._each_tick = each_tick
         self._listeners = listeners
         self._timer: asyncio.TimerHandle | None = None
+        self._due_at = 0.0
         self._ticks = 0
         self._begun: dict[Link, tuple[int, float, int]] = {}
         self._unread: dict[Link, tuple[int, float]] = {}
@@ -57,6 +58,7 @@ class Janitor:
 
     def start(self) -> None:
         """Schedule the next tick, TICK_S from now."""
+        self._due_at = self._broker.now() + TICK_S
         self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
 
     def stop(self) -> None:
@@ -67,6 +69,7 @@ class Janitor:
     def _tick(self) -> None:
         self._ticks += 1
         now = self._broker.now()
+        self._broker.counters.loop.note(max(0.0, now - self._due_at))
         parts: list[Callable[[float], object]] = [
             self._broker.replica_fetcher.tick,
             self._broker.topic_lookup.tick,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from isolation.tickets import Waits
 from protocol import api, api_versions, control, header, metadata, produce
+from protocol.error_names import peek_error
 from protocol.errors import BadFrame
 from protocol.groups import find_group
 from protocol.sasl import SaslExchange
@@ -249,11 +250,14 @@ def relay_sasl(link: RelayLink, head: RequestHeader, frame: Frame) -> None:
     reply, sent_at = link.replies.reserve(), link.broker.now()
     exchange = link.handlers.authorization.exchange or SaslExchange("")
     token = control.scan_sasl_token(frame, head.body_start, head.api_version)
-    number = exchange.count(token)
+    number, counters = exchange.count(token), link.broker.counters
 
     def on_answer(answer: Frame | None) -> None:
         if answer is None:
+            counters.apis.lose(head.api_key)
             return
+        code = peek_error(answer, head.api_key, head.api_version)
+        counters.apis.answer(head.api_key, code, link.broker.now() - sent_at)
         release = partial(link.answer, head, reply, (answer,), len(frame), held_bytes=len(answer))
         said = control.find_accepted(answer, head.api_version)
         authorization = link.handlers.authorization
@@ -264,6 +268,7 @@ def relay_sasl(link: RelayLink, head: RequestHeader, frame: Frame) -> None:
             else:
                 release()
             return
+        counters.authentications.end(exchange.mechanism, said is not None)
         secret = link.broker.principals.secret
         authorization.sign_in(
             None if said is None else exchange.find_identity(number, token, said.auth_bytes, secret)
@@ -301,6 +306,8 @@ def relay_sasl_handshake(link: RelayLink, head: RequestHeader, frame: Frame) -> 
             exchange.begin()
             if not head.api_version:
                 _start_pipe(link)
+        else:
+            link.broker.counters.authentications.end(mechanism, False)
         return answer
 
     pass_on(link, head, frame, see)
@@ -346,11 +353,19 @@ def pass_on(
         whole = partial(relay_whole, link, frame, reply)
     else:
         reply, whole = link.replies.stand_in(place), None
-    scheduler = link.broker.scheduler
+    scheduler, now = link.broker.scheduler, link.broker.now
+    apis, received_at = link.broker.counters.apis, now()
+
+    def count(answer: Frame) -> None:
+        code = peek_error(answer, head.api_key, head.api_version)
+        apis.answer(head.api_key, code, now() - received_at)
 
     def dispatch(entry: Entry) -> None:
         def on_answer(answer: Frame | None) -> None:
-            if answer is not None:
+            if answer is None:
+                apis.lose(head.api_key)
+            else:
+                count(answer)
                 scheduler.answered(entry)
                 shown = answer if see is None else see(answer)
                 link.answer(head, reply, (shown,), len(frame), on_sent, held_bytes=len(answer))
@@ -360,6 +375,7 @@ def pass_on(
         ) -> SpliceTransfer | None:
             if link.broker.responses.has_room(frame_bytes) or not link.may_begin_pieces(reply):
                 return None
+            count(begun)
             on_end = partial(scheduler.answered, entry)
             return link.begin_pieces(
                 head, reply, len(frame), on_sent, begun, frame_bytes, source, on_end

@@ -11,25 +11,28 @@ from dataclasses import dataclass, field
 
 from metrics.histogram import Histogram
 from protocol.api import APIS
+from protocol.error_names import NAMES
 
 WAIT_BOUNDS_S = (
-    0.0005,
-    0.001,
-    0.0025,
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1.0,
-    2.5,
-    5.0,
-    10.0,
-    30.0,
+    *(0.0001, 0.00025, 0.0005),
+    *(0.001, 0.0025, 0.005),
+    *(0.01, 0.025, 0.05),
+    *(0.1, 0.25, 0.5),
+    *(1.0, 5.0, 30.0),
 )
+"""As many as C has cells for (proxy/produce/native/pipeline.h)."""
+HIT_BOUNDS_S = (
+    *(0.00002, 0.00005),
+    *(0.0001, 0.0002, 0.0005),
+    *(0.001, 0.002, 0.005),
+    *(0.01, 0.025, 0.05, 0.1, 0.25, 1.0),
+)
+"""Memory answers within tens of microseconds."""
+RELAY_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+LAG_BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 UNKNOWN_KEY = -1
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
+OTHER_MECHANISM = "other"
 
 
 @dataclass(slots=True)
@@ -59,12 +62,36 @@ def _by_label() -> defaultdict[str, int]:
     return defaultdict(int)
 
 
+def _by_key() -> defaultdict[int, int]:
+    return defaultdict(int)
+
+
+def _by_code() -> defaultdict[tuple[int, int], int]:
+    return defaultdict(int)
+
+
 def _by_verdict() -> defaultdict[tuple[str, str], int]:
     return defaultdict(int)
 
 
 def _waits() -> Histogram:
     return Histogram(WAIT_BOUNDS_S)
+
+
+def _hits() -> Histogram:
+    return Histogram(HIT_BOUNDS_S)
+
+
+def _lags() -> Histogram:
+    return Histogram(LAG_BOUNDS_S)
+
+
+class RelayTimes(dict[int, Histogram]):
+    """Seconds from request to response, by API key, as `Hops`."""
+
+    def __missing__(self, api_key: int) -> Histogram:
+        known = api_key if api_key in APIS else UNKNOWN_KEY
+        return self.setdefault(known, Histogram(RELAY_BOUNDS_S))
 
 
 @dataclass(slots=True)
@@ -75,6 +102,61 @@ class TrafficCounts:
     requests_out: Hops = field(default_factory=Hops)
     responses_in: Hops = field(default_factory=Hops)
     responses_out: Hops = field(default_factory=Hops)
+
+
+@dataclass(slots=True)
+class ApiCounts:
+    """Responses of the broker by API key: the time that relayed ones took, errors by code, and requests that got
+    none. Keys and codes that Kafka does not have are UNKNOWN_KEY and 0.
+    """
+
+    took_s: RelayTimes = field(default_factory=RelayTimes)
+    errors: defaultdict[tuple[int, int], int] = field(default_factory=_by_code)
+    unanswered: defaultdict[int, int] = field(default_factory=_by_key)
+
+    def answer(self, api_key: int, error_code: int, took_s: float) -> None:
+        """Count the response to a relayed request; `error_code` 0: none is known."""
+        self.took_s[api_key].observe(took_s)
+        if error_code:
+            self.fail(api_key, error_code)
+
+    def fail(self, api_key: int, error_code: int) -> None:
+        """Count an error of the broker, of a response or of one of its partitions."""
+        known = api_key if api_key in APIS else UNKNOWN_KEY
+        self.errors[known, error_code if error_code in NAMES else 0] += 1
+
+    def lose(self, api_key: int) -> None:
+        """Count a relayed request whose connection ended before its response."""
+        self.unanswered[api_key if api_key in APIS else UNKNOWN_KEY] += 1
+
+
+@dataclass(slots=True)
+class AuthenticationCounts:
+    """SASL exchanges of clients that the broker has ended, by mechanism; and Forebay's own that it refused."""
+
+    accepted: defaultdict[str, int] = field(default_factory=_by_label)
+    refused: defaultdict[str, int] = field(default_factory=_by_label)
+    own_refused: int = 0
+
+    def end(self, mechanism: str, is_accepted: bool) -> None:
+        """Count the end of a client's exchange."""
+        known = mechanism if mechanism in MECHANISMS else OTHER_MECHANISM
+        (self.accepted if is_accepted else self.refused)[known] += 1
+
+    def refuse_own(self) -> None:
+        """Count a refusal of `upstreamCredentials`, or of a connection without them."""
+        self.own_refused += 1
+
+
+@dataclass(slots=True)
+class LoopCounts:
+    """How late the event loop runs a timer that is due."""
+
+    lag_s: Histogram = field(default_factory=_lags)
+
+    def note(self, late_s: float) -> None:
+        """Count one look."""
+        self.lag_s.observe(late_s)
 
 
 @dataclass(slots=True)
@@ -223,7 +305,7 @@ class FetchCounts:
     repeated: int = 0
     refused: int = 0
     wait_s: Histogram = field(default_factory=_waits)
-    hit_s: Histogram = field(default_factory=_waits)
+    hit_s: Histogram = field(default_factory=_hits)
     upstream_s: Histogram = field(default_factory=_waits)
 
     def lose(self, partitions: int) -> None:
@@ -283,6 +365,9 @@ class Counters:
     """The counts of one process since its start, as one record for each kind of event."""
 
     traffic: TrafficCounts = field(default_factory=TrafficCounts)
+    apis: ApiCounts = field(default_factory=ApiCounts)
+    authentications: AuthenticationCounts = field(default_factory=AuthenticationCounts)
+    loop: LoopCounts = field(default_factory=LoopCounts)
     faults: FaultCounts = field(default_factory=FaultCounts)
     clients: ClientCounts = field(default_factory=ClientCounts)
     upstream: UpstreamCounts = field(default_factory=UpstreamCounts)

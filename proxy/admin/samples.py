@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Protocol
 
 from isolation.classify import queue_name
 from metrics.access_log_schema import RESULT_REASONS
-from metrics.catalog import LABEL_VALUES
+from metrics.catalog import LABEL_VALUES, METRIC_VALUES
 from metrics.collector import Sample
-from protocol.api import APIS
+from protocol.api import APIS, FETCH, PRODUCE
+from protocol.error_names import NAMES, UNKNOWN
+from proxy.accounting.counters import UNKNOWN_KEY
 from proxy.admin.http import RESERVED
 from proxy.build_info import find_commit
 from proxy.config.model import HELD_CONNECTIONS
@@ -25,7 +27,7 @@ from proxy.switches.report import list_switch_samples
 from proxy.switches.state import OVERRIDES_LIMIT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from proxy.accounting.counters import Traffic
     from proxy.admin.access import AdminAccess
@@ -39,6 +41,11 @@ if TYPE_CHECKING:
     from proxy.tls_files import WatchedFiles
     from throttle.disks import DiskLimit
 
+CLIENT_APIS = (
+    *(PRODUCE, FETCH, 2, 3, 8, 9, 10, 11, 12, 13, 14, 17, 18),
+    *(22, 23, 24, 25, 26, 28, 36, 68, 71, 72, UNKNOWN_KEY),
+)
+"""Keys of the APIs that producers and consumers use: their series exist from the start."""
 QUEUE_GAUGES = (
     "slots",
     "slots_floor",
@@ -127,6 +134,7 @@ def collect(process: Process) -> Iterator[Sample]:
     broker.pipeline_counts.settle(broker.counters)
     yield Sample("forebay_build_info", (broker.version, find_commit()), 1)
     yield Sample("forebay_boot_info", (process.boot,), 1)
+    yield Sample("forebay_event_loop_lag_seconds", (), broker.counters.loop.lag_s)
     yield Sample("forebay_ready", (), int(process.readiness.check()[0]))
     yield Sample("forebay_fallback", (), 0)
     for (name, *labels), value in process.figures.read():
@@ -148,6 +156,8 @@ def collect(process: Process) -> Iterator[Sample]:
     yield from _isolation(broker)
     yield from _connections(process)
     yield from _tokens(broker)
+    yield from _authentications(broker)
+    yield from _apis(broker)
     yield from _traffic(broker)
     yield from _limits(process)
     yield from _access_log(broker)
@@ -174,6 +184,16 @@ def _advertised(process: Process) -> Iterator[Sample]:
             yield Sample("forebay_advertised_mismatch", (one.name, mismatch), int(differs))
             count = check.mismatches.get((one.name, mismatch), 0)
             yield Sample("forebay_advertised_mismatches_total", (one.name, mismatch), count)
+
+
+def _counted(name: str, counts: Mapping[str, int]) -> Iterator[Sample]:
+    """Samples of a counter with one label, of every value that the catalog or `counts` has."""
+    for value in dict.fromkeys((*METRIC_VALUES[name], *counts)):
+        yield Sample(name, (value,), counts.get(value, 0))
+
+
+def _name_api(api_key: int) -> str:
+    return APIS[api_key].name if api_key in APIS else "unknown"
 
 
 def _tls_files(watched: Sequence[WatchedFiles]) -> Iterator[Sample]:
@@ -207,8 +227,7 @@ def _fetches(broker: Broker) -> Iterator[Sample]:
     yield Sample("forebay_authorization_renewals_total", (), clients.authorization_renewals)
     yield Sample("forebay_authorization_proofs_total", (), clients.authorization_proofs)
     yield Sample("forebay_authorization_withdrawals_total", (), clients.rights_withdrawn)
-    for outcome, batches in list(produce.batches.items()):
-        yield Sample("forebay_produce_batches_total", (outcome,), batches)
+    yield from _counted("forebay_produce_batches_total", produce.batches)
     yield Sample("forebay_produce_seconds", (), produce.took_s)
 
 
@@ -227,14 +246,12 @@ def _cache(broker: Broker) -> Iterator[Sample]:
     yield Sample("forebay_cache_blocks", (), statistics.blocks)
     admitted_bytes = statistics.admitted_bytes - statistics.admitted_before_bytes
     yield Sample("forebay_cache_admitted_bytes_total", (), admitted_bytes)
-    for source, batches in list(broker.counters.stored.batches.items()):
-        yield Sample("forebay_cache_admitted_batches_total", (source,), batches)
+    yield from _counted("forebay_cache_admitted_batches_total", broker.counters.stored.batches)
     yield Sample("forebay_cache_evictions_total", ("room",), statistics.evicted_blocks_room)
     yield Sample("forebay_cache_evictions_total", ("index",), statistics.evicted_blocks_index)
     yield Sample("forebay_cache_evictions_total", ("water",), statistics.evicted_blocks_water)
     yield Sample("forebay_cache_evicted_bytes_total", (), statistics.evicted_bytes)
-    for reason, ranges in list(broker.counters.stored.invalidations.items()):
-        yield Sample("forebay_cache_invalidations_total", (reason,), ranges)
+    yield from _counted("forebay_cache_invalidations_total", broker.counters.stored.invalidations)
     for outcome in LABEL_VALUES["takeover"]:
         arenas = broker.counters.stored.takeovers.get(outcome, 0)
         yield Sample("forebay_cache_takeovers_total", (outcome,), arenas)
@@ -354,8 +371,7 @@ def _connections(process: Process) -> Iterator[Sample]:
             labels = (unread.name, direction)
             yield Sample("forebay_pass_through_bytes_total", labels, size_bytes)
     yield Sample("forebay_connection_errors_total", (), clients.connection_errors)
-    for cause, ended in list(clients.disconnects.items()):
-        yield Sample("forebay_disconnects_total", (cause,), ended)
+    yield from _counted("forebay_disconnects_total", clients.disconnects)
     yield Sample("forebay_bad_frames_total", (), faults.bad_frames)
     yield Sample("forebay_wide_requests_total", (), clients.wide_requests)
     yield Sample("forebay_internal_errors_total", (), faults.internal_errors)
@@ -384,6 +400,32 @@ def _tokens(broker: Broker) -> Iterator[Sample]:
     yield Sample("forebay_token_sign_ins_total", (), tokens.sign_ins)
 
 
+def _authentications(broker: Broker) -> Iterator[Sample]:
+    counts = broker.counters.authentications
+    for outcome, by_mechanism in (("accepted", counts.accepted), ("refused", counts.refused)):
+        for mechanism in LABEL_VALUES["mechanism"]:
+            labels = mechanism, outcome
+            yield Sample("forebay_authentications_total", labels, by_mechanism.get(mechanism, 0))
+    yield Sample("forebay_own_sign_in_refusals_total", (), counts.own_refused)
+
+
+def _apis(broker: Broker) -> Iterator[Sample]:
+    counts = broker.counters.apis
+    relayed = [key for key in CLIENT_APIS if key not in (PRODUCE, FETCH)]
+    for key, took_s in list(counts.took_s.items()):  # a quantile needs none from the start
+        yield Sample("forebay_relayed_request_seconds", (_name_api(key),), took_s)
+    for key in dict.fromkeys((*relayed, *counts.unanswered)):
+        lost = counts.unanswered.get(key, 0)
+        yield Sample("forebay_relayed_unanswered_total", (_name_api(key),), lost)
+    errors = dict.fromkeys(CLIENT_APIS, 0)
+    for (key, code), count in list(counts.errors.items()):
+        errors[key] = errors.get(key, 0) + count
+        labels = _name_api(key), NAMES.get(code, UNKNOWN)
+        yield Sample("forebay_response_error_codes_total", labels, count)
+    for key, count in errors.items():
+        yield Sample("forebay_response_errors_total", (_name_api(key),), count)
+
+
 def _traffic(broker: Broker) -> Iterator[Sample]:
     traffic_counts = broker.counters.traffic
     points: tuple[tuple[str, dict[int, Traffic]], ...] = (
@@ -393,8 +435,8 @@ def _traffic(broker: Broker) -> Iterator[Sample]:
         ("proxy_to_client_response", traffic_counts.responses_out),
     )
     for point, by_key in points:
-        for api_key, traffic in list(by_key.items()):
-            name = APIS[api_key].name if api_key in APIS else "unknown"
+        for api_key in dict.fromkeys((*CLIENT_APIS, *by_key)):
+            name, traffic = _name_api(api_key), by_key[api_key]
             yield Sample(f"forebay_{point}_total", (name,), traffic.frames)
             yield Sample(f"forebay_{point}_bytes_total", (name,), traffic.size_bytes)
 

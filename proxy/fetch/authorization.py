@@ -21,6 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from protocol import fetch
+from protocol.api import FETCH
 from protocol.errors import BadFrame, ErrorCode
 from protocol.fetch_build import build_request
 from proxy.fetch.principals import PrincipalKey
@@ -218,8 +219,12 @@ class Authorization:
         change leader states (`proxy.partitions.update`).
         """
         link = self._link
+        if response.error_code:
+            link.broker.counters.apis.fail(FETCH, response.error_code)
         for answered in response.partitions:
             self.learn(answered.topic, answered.error_code, asked_at)
+            if answered.error_code:
+                link.broker.counters.apis.fail(FETCH, answered.error_code)
             if answered.preferred_read_replica >= 0:
                 link.saw_preferred_replica()
             if link.stores:

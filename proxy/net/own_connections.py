@@ -275,6 +275,8 @@ class OwnConnections:
 
     def _refused(self, name: str, error: Exception) -> None:
         is_away = isinstance(error, OSError)
+        if isinstance(error, sasl_client.AuthenticationRefused):
+            self._broker.counters.authentications.refuse_own()
         timeout_s = self._broker.config.limits.connect_timeout_s
         reason = f"{error}" or f"it has not answered for {timeout_s:g} s"
         if is_away:

@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from blockcache.appending import APPENDER, PLACED_FIELDS
 from protocol import batch
+from protocol.api import PRODUCE
+from protocol.produce_rows import list_errors
 from proxy.partitions.forwarded import (
     LEFT_EPOCH,
     LEFT_RUN,
@@ -85,6 +87,9 @@ def admit_response(
     """
     storing = broker.cache.appender, broker.stored_runs is not None, now - REFRESH_EPOCH_S
     said = admit(forwarded, frame, answer, produced, storing)
+    if said.acknowledged != produced[1]:  # nearly always equal
+        for code in list_errors(produced):
+            broker.counters.apis.fail(PRODUCE, code)
     if said.changed:
         _revoke_changed(list_unplaced(forwarded))
     if said.stamped:

@@ -249,10 +249,15 @@ class InFlightProduce:
             link.answered_ordinal = self.ordinal
 
     def _want_acknowledged(self, answer: Frame) -> None:
-        """Ask for the metadata of acknowledged topics, some of which are unknown."""
+        """Ask for the metadata of acknowledged topics, some of which are unknown. Count the errors of
+        others, unless `store` has read the response.
+        """
         link, version = self.link, self.head.version
         for one in scan_response(answer, version) or ():
-            if not one.error_code:
+            if one.error_code:
+                if self.forwarded is None:
+                    link.broker.counters.apis.fail(api.PRODUCE, one.error_code)
+            else:
                 try:
                     topic = produce.peek_topic(answer, version, one.topic_start)
                 except BadFrame:

@@ -33,6 +33,7 @@ from proxy.supervisor.figures import (
     WORKERS_EXPECTED,
     Figures,
 )
+from proxy.supervisor.notifier import Notifier
 from proxy.supervisor.post import FAILED, Post
 from proxy.supervisor.role import Role
 from proxy.supervisor.signals import handle_signals
@@ -60,6 +61,7 @@ async def serve(
     first process that cannot start, else that of the last ones. Raises OSError if an address
     cannot be bound.
     """
+    notifier = Notifier()
     raise_file_limit()
     sockets = bind_all(config)
     try:
@@ -68,7 +70,7 @@ async def serve(
         sockets.close()
         log.error("cannot start: %s", error)
         return FAILED
-    return await Supervisor(config, sockets, command, version, arguments, arena).run()
+    return await Supervisor(config, sockets, command, version, arguments, arena, notifier).run()
 
 
 class Supervisor:
@@ -82,9 +84,11 @@ class Supervisor:
         version: str,
         arguments: Sequence[str] = (),
         arena: ArenaMemory | None = None,
+        notifier: Notifier | None = None,
     ) -> None:
         """Raises OSError: no address for the keeper."""
         self._config = config
+        self._notifier = notifier or Notifier({})
         self._arena = arena
         self._sockets = sockets
         self._figures = Figures()
@@ -139,6 +143,7 @@ class Supervisor:
         loop.add_signal_handler(signal.SIGCHLD, self._spawner.reap_orphans)
         tell_unpiped(self._config)
         self._fallback.switches.start()
+        self._notifier.start()
         try:
             await self._fallback.answer_admin()
             ends = await self._run_posts()
@@ -150,6 +155,7 @@ class Supervisor:
             self._sockets.close()
             if self._keeper_socket is not None:
                 self._keeper_socket.close()
+            self._notifier.close()
             self._spawner.in_force.close()
             self._figures.close()
             if self._arena is not None:
@@ -172,6 +178,7 @@ class Supervisor:
         if post is self._main:
             self._fallback.leave_admin()
         if post.role.has_clients:
+            self._notifier.tell_ready("a worker serves clients")
             self._fallback.close_pipes()
 
     def note_change(self) -> None:
@@ -192,6 +199,7 @@ class Supervisor:
         if not end.is_from_outside:
             self._fallback.switches.note_end(f"{post} ended: {end}")
         log.error("%s ended: %s; the next one starts in %g s", post, end, pause_s)
+        self._notifier.tell(f"{post} ended: {end}; the next one starts")
         is_looping = post.is_failing if post.role.has_arena else self._is_new_loop
         if end.is_fault or (is_looping and end.reason != "oom"):
             await self._empty_arena(post)
@@ -211,6 +219,7 @@ class Supervisor:
     def _judge_pipes(self, reason: str) -> None:
         if self._are_all_failing and not self._stopping.is_set():
             self._fallback.open_pipes(reason)
+            self._notifier.tell_ready(f"clients are piped to the broker, without cache: {reason}")
 
     async def _empty_arena(self, post: Post) -> None:
         """Drop what is in the cache: it may be wrong, or be why process after process ends. With one worker not while
@@ -259,6 +268,7 @@ class Supervisor:
         if self._stopping.is_set():
             return
         self._stopping.set()
+        self._notifier.tell_stopping()
         self._fallback.is_stopping = True
         self._closing = [
             asyncio.create_task(each) for each in (self._close_clients(), self._drain())

@@ -5,7 +5,14 @@ import re
 import pytest
 
 from metrics.access_log_schema import LINE_TYPES, REASON_MEANING, RESULT_REASONS
-from metrics.catalog import CATALOG, GROUPS, Metric
+from metrics.catalog import (
+    BOUNDED_LABELS,
+    CATALOG,
+    GROUPS,
+    LABEL_VALUES,
+    METRIC_VALUES,
+    Metric,
+)
 from proxy.config.keys import KEYS, path_text
 
 
@@ -16,11 +23,26 @@ def test_every_metric_is_named_once() -> None:
 
 @pytest.mark.parametrize("metric", CATALOG.values(), ids=lambda metric: metric.name)
 def test_names_follow_the_conventions(metric: Metric) -> None:
-    assert re.fullmatch(r"forebay(_[a-z]+)+", metric.name)
+    assert re.fullmatch(r"(forebay|process)(_[a-z]+)+", metric.name)
     assert metric.name.endswith("_total") == (metric.kind == "counter")
     assert metric.kind != "histogram" or metric.name.endswith("_seconds")
     assert metric.help and not metric.help.endswith(".")
     assert not {"topic", "client", "client_id", "partition", "offset"} & set(metric.labels)
+
+
+def test_no_label_is_without_a_bound() -> None:
+    """Its values are listed, for the label or for the metric, or it is said what bounds them."""
+    closed = LABEL_VALUES.keys() | {"result"}
+    for metric in CATALOG.values():
+        if metric.name in METRIC_VALUES:
+            assert len(metric.labels) == 1
+            continue
+        if metric.labels == ("result", "reason"):
+            continue  # metrics.access_log_schema.RESULT_REASONS
+        assert set(metric.labels) <= closed | BOUNDED_LABELS.keys(), metric.name
+    used = {label for metric in CATALOG.values() for label in metric.labels}
+    assert LABEL_VALUES.keys() | BOUNDED_LABELS.keys() <= used
+    assert METRIC_VALUES.keys() <= CATALOG.keys()
 
 
 def test_a_word_is_spelled_one_way() -> None:

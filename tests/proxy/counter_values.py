@@ -9,7 +9,7 @@ import functools
 from typing import get_type_hints
 
 from metrics.histogram import Histogram
-from proxy.accounting.counters import Counters
+from proxy.accounting.counters import Counters, RelayTimes
 
 
 def read_buckets(histogram):
@@ -36,7 +36,10 @@ def read_counters(broker, read_histogram=read_buckets):
         counts = getattr(broker.counters, record)
         for key, name in names:
             value = getattr(counts, name)
-            found[key] = read_histogram(value) if isinstance(value, Histogram) else value
+            if isinstance(value, RelayTimes):
+                found[key] = {api: read_histogram(one) for api, one in value.items()}
+            else:
+                found[key] = read_histogram(value) if isinstance(value, Histogram) else value
     return found | {
         "purgatory.parked": broker.purgatory.parked,
         "shared_reads": (broker.shared_reads.joined, broker.shared_reads.joined_bytes),

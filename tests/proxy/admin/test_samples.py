@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import io
+import re
 from typing import TYPE_CHECKING
 
 import uvloop
 
 from metrics.access_log_schema import BLOCK_SOURCES
-from metrics.catalog import CATALOG, GROUPS
-from metrics.collector import SampleCollector
+from metrics.catalog import CATALOG, GROUPS, METRIC_VALUES
+from metrics.collector import Exposition, SampleCollector
 from protocol.api import FETCH
 from proxy.admin.log_queue import LogQueue
 from proxy.admin.samples import collect
@@ -75,8 +76,13 @@ def scrape(log_directory: Path) -> list[Metric]:
         forebay.broker.disk_throttle.start()
         counters = forebay.broker.counters
         counters.produce.batches["store"] += 1
-        counters.stored.invalidations["epoch"] += 1
-        counters.clients.disconnects["client"] += 1
+        counters.stored.invalidations["idle"] += 1
+        counters.clients.disconnects["idle"] += 1
+        counters.apis.answer(8, 16, 0.001)
+        counters.apis.fail(FETCH, 999)
+        counters.apis.lose(999)
+        counters.authentications.end("PLAIN", False)
+        counters.authentications.end("MINE", True)
         for source in BLOCK_SOURCES:
             counters.stored.batches[source] += 1
         for hops in (
@@ -105,8 +111,8 @@ def scrape(log_directory: Path) -> list[Metric]:
 
 
 def test_scrape_and_catalog_name_the_same_metrics(tmp_path: Path) -> None:
-    """But for those of `forebay canary`, which is another process."""
-    others = {metric.name for metric in GROUPS["Canary"]}
+    """But for those of `forebay canary`, which is another process, and those of prometheus-client."""
+    others = {metric.name for group in ("Canary", "Operating system") for metric in GROUPS[group]}
     assert shown(tmp_path).keys() == CATALOG.keys() - others
 
 
@@ -117,6 +123,66 @@ def test_limits_used_by_alerts_are_as_configured(tmp_path: Path) -> None:
     assert families["forebay_throttle_disk_limit_bytes_per_second"] == {60e6}
     assert families["forebay_throttle_disk_limit_requests_per_second"] == {3000}
     assert families["forebay_isolation_slots_floor"] == {5, 6}
+
+
+def read_series(families: list[Metric]) -> dict[tuple[str, ...], float]:
+    """Values by the sample's name and its labels' values."""
+    return {
+        (one.name, *one.labels.values()): one.value for family in families for one in family.samples
+    }
+
+
+def test_errors_are_named_and_counted_by_api(tmp_path: Path) -> None:
+    series = read_series(scrape(tmp_path))
+    assert series["forebay_response_errors_total", "OffsetCommit"] == 1
+    assert series["forebay_response_errors_total", "Heartbeat"] == 0
+    codes = {name[1:]: value for name, value in series.items() if "error_codes" in name[0]}
+    assert codes == {("OffsetCommit", "NOT_COORDINATOR"): 1, ("Fetch", "unknown"): 1}
+    assert series["forebay_relayed_request_seconds_count", "OffsetCommit"] == 1
+    assert series["forebay_relayed_unanswered_total", "unknown"] == 1
+    assert series["forebay_authentications_total", "PLAIN", "refused"] == 1
+    assert series["forebay_authentications_total", "other", "accepted"] == 1
+
+
+def test_series_of_closed_sets_exist_from_the_start(tmp_path: Path) -> None:
+    """An increase from nothing to 1 is none for Prometheus' `increase`."""
+    series = read_series(scrape(tmp_path)).keys()
+    for name, values in METRIC_VALUES.items():
+        if name != "forebay_worker_restarts_total":  # the supervisor's, here without one
+            assert {(name, value) for value in values} <= series
+    for api in ("Produce", "Fetch", "Metadata", "SaslAuthenticate", "unknown"):
+        assert ("forebay_client_to_proxy_request_total", api) in series
+
+
+def test_the_process_is_in_the_scrape() -> None:
+    text = Exposition(list).render().decode()
+    assert {one.name for one in GROUPS["Operating system"]} == set(
+        re.findall(r"^(process_\w+) ", text, re.MULTILINE)
+    )
+
+
+def test_a_clone_has_the_commit_that_is_checked_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in a linked work tree, with a packed reference, and with none."""
+    monkeypatch.setattr("proxy.build_info.COMMIT_FILE", tmp_path / "none")
+    monkeypatch.setattr("proxy.build_info.CLONE", tmp_path)
+    git, linked = tmp_path / "main", tmp_path / ".git"
+    steps = (
+        ((git / "refs/heads/a", "0123abc\n"), "0123abc-clone"),
+        ((git / "HEAD", "ref: refs/heads/b\n"), ""),
+        ((git / "packed-refs", "# pack-refs\n4567def refs/heads/b\n"), "4567def-clone"),
+        ((git / "HEAD", "89abcde\n"), "89abcde-clone"),
+        ((linked, "nothing\n"), ""),
+    )
+    git.joinpath("refs/heads").mkdir(parents=True)
+    git.joinpath("HEAD").write_text("ref: refs/heads/a\n")
+    linked.write_text(f"gitdir: {git}\n")
+    for (path, text), commit in steps:
+        path.write_text(text)
+        find_commit.cache_clear()
+        assert find_commit() == commit
+    find_commit.cache_clear()
 
 
 def test_the_build_is_named_by_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
