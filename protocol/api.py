@@ -24,6 +24,7 @@ CREATE_DELEGATION_TOKEN: Final = 38
 RENEW_DELEGATION_TOKEN: Final = 39
 EXPIRE_DELEGATION_TOKEN: Final = 40
 DESCRIBE_DELEGATION_TOKEN: Final = 41
+DESCRIBE_CLUSTER: Final = 60
 CONSUMER_GROUP_HEARTBEAT: Final = 68
 
 NEVER_FLEXIBLE: Final = 1 << 15
@@ -101,7 +102,7 @@ APIS: Final[dict[int, Api]] = {
         Api(57, "UpdateFeatures", 0),
         Api(58, "Envelope", 0),
         Api(59, "FetchSnapshot", 0),
-        Api(60, "DescribeCluster", 0),
+        Api(DESCRIBE_CLUSTER, "DescribeCluster", 0, (0, 2)),
         Api(61, "DescribeProducers", 0),
         Api(62, "BrokerRegistration", 0),
         Api(63, "BrokerHeartbeat", 0),
