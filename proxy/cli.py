@@ -1,5 +1,5 @@
 """The command line: `forebay serve`, `forebay config check`, `forebay arena inspect`, `forebay
-audit`, `forebay canary`; and `forebay worker`, which only the supervisor starts.
+audit`, `forebay canary`, `forebay doctor`; and `forebay worker`, which only the supervisor starts.
 
 Owns arguments, help, exit codes and the start order: configuration, log, event loop. Must not know
 configuration keys without a flag. Imports the modules of a command only when the command is given,
@@ -73,6 +73,7 @@ examples:
   forebay arena inspect /dev/shm/forebay-9092.arena
   forebay audit /var/log/forebay --out report
   forebay canary forebay.yaml --once
+  forebay doctor forebay.yaml --bundle support.tar.gz
 
 {_EXIT_CODES}
 """
@@ -105,6 +106,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return run_audit(given[1:])
     if given[:1] == ["canary"]:
         return run_canary(given[1:])
+    if given[:1] == ["doctor"]:
+        return run_doctor(given[1:])
     if given[:1] == ["worker"]:
         return run_worker(given[1:])
     options = build_parser().parse_args(given)
@@ -137,6 +140,7 @@ def build_parser() -> argparse.ArgumentParser:
         "audit", help="hit ratios and the sizing curve from access logs; what changed (audit diff)"
     )
     commands.add_parser("canary", help="latency through Forebay and past it, every few seconds")
+    commands.add_parser("doctor", help="check configuration, broker, machine and a running Forebay")
     return parser
 
 
@@ -321,6 +325,13 @@ def run_canary(arguments: Sequence[str]) -> int:
     from proxy.canary.command import main as run
 
     collect_garbage()
+    return run(arguments)
+
+
+def run_doctor(arguments: Sequence[str]) -> int:
+    """`forebay doctor ...`: proxy.doctor parses `arguments`. Returns the exit code."""
+    from proxy.doctor.command import main as run
+
     return run(arguments)
 
 

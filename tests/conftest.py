@@ -26,7 +26,11 @@ KAFKA_39 = (
     "tests/e2e/test_exactly_once.py",
     "tests/e2e/test_unread_fetch.py",
 )
-SIGNED = ("tests/e2e/test_bogus_names.py", "tests/e2e/test_own_link_rights.py")
+SIGNED = (
+    "tests/e2e/test_bogus_names.py",
+    "tests/e2e/test_doctor.py",
+    "tests/e2e/test_own_link_rights.py",
+)
 TOGETHER = {SPARK: (SPARK,), "Kafka 3.9": KAFKA_39, "signed": SIGNED}
 """Files that run on the same worker: what they share starts once."""
 LONGEST = (
