@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 from blockcache._pyfastcache import ffi, lib
 from blockcache.arena import Arena, Hit
 from blockcache.arena_file import ArenaError, open_memory
-from blockcache.layout import NODE_BYTES
+from blockcache.layout import BROKEN, NODE_BYTES
 from blockcache.results import Edges, Inserted
 from blockcache.sections import plan_sections
 from blockcache.sending import Sender
@@ -41,12 +41,6 @@ APPENDER: Final = tuple((name, field.offset) for name, field in ffi.typeof("fc_a
 NOT_STORED, RECLAIM = lib.FC_NOT_STORED, lib.FC_RECLAIM
 IDENTITY_BYTES: Final[int] = lib.FC_IDENTITY_BYTES
 """The most that `BlockCache.note_identity` takes."""
-BROKEN = {
-    getattr(lib, name): name.removeprefix("FC_BROKEN_").lower()
-    for name in dir(lib)
-    if "BROKEN" in name
-}
-
 REFUSALS: Final = {
     lib.FC_OTHER: ("layout", "another build or other sections"),
     lib.FC_TORN: ("unfinished", "its process died in the middle of a change"),

@@ -7,7 +7,7 @@ Invariants: one connection to each address, closed at the end; nothing is writte
 from __future__ import annotations
 
 import asyncio
-import ipaddress
+import socket
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -35,10 +35,11 @@ from proxy.broker_client import (
     find_local,
 )
 from proxy.doctor.checklist import CheckLine, failed, passed, skipped, warned
+from proxy.doctor.processes import is_here
 from proxy.doctor.rights import check_rights
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from protocol.metadata import Metadata
     from proxy.config.model import Config, ListenerConfig
@@ -54,6 +55,8 @@ ASKED_VERSIONS: Final = {
 }
 """API key -> the version that Forebay, or this command, asks. Fetch 13 names topics by id (KIP-516)."""
 LOG_DIRS_VERSION = 4
+NAMES_ASKED = 3
+"""Names of hosts that are looked up, at most."""
 
 
 @dataclass(slots=True)
@@ -111,7 +114,10 @@ async def _ask(
 ) -> None:
     metadata = await client.ask_metadata([])
     node_id = await client.find_node([node.node_id for node in metadata.brokers])
-    found.lines += check_advertised(f"listener ({listener.name})", config, metadata, node_id)
+    subject = f"listener ({listener.name})"
+    found.lines += check_advertised(subject, config, metadata, node_id)
+    hosts = [node.host for node in metadata.brokers if node_id in (None, node.node_id)]
+    found.lines.append(await check_names(subject, hosts))
     needs_log_dirs = any(disk.broker_directory for disk in config.throttle.disks)
     found.lines += await check_rights(client, listener, node_id is not None, needs_log_dirs)
     found.lines += await _check_log_dirs(config, client, found)
@@ -145,9 +151,8 @@ def check_versions(subject: str, client: BrokerClient) -> Iterator[CheckLine]:
         f"{APIS[key].name} {max(client.versions[key][0], low)} to {min(client.versions[key][1], high)}"
         for key, (low, high) in CAPS.items()
     )
-    level = client.features.get("metadata.version")
-    known = f"; metadata.version {level}" if level is not None else ""
-    yield passed(subject, f"clients are offered {offered}{known}")
+    known = ", ".join(f"{name} {level}" for name, level in sorted(client.features.items()))
+    yield passed(subject, f"clients are offered {offered}; finalized features: {known or 'none'}")
 
 
 def check_advertised(
@@ -171,6 +176,22 @@ def check_advertised(
             "give the broker's listener behind `upstream` Forebay's address in advertised.listeners, such as"
             f" CLIENT://{told[0].host if told else 'HOST'}:{min(ports)}",
         )
+
+
+async def check_names(subject: str, hosts: Sequence[str]) -> CheckLine:
+    """Whether the hosts that clients are told have addresses, as this machine is told."""
+    unknown = []
+    for host in hosts[:NAMES_ASKED]:
+        try:
+            await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError):
+            unknown.append(host)
+    if unknown:
+        text = (
+            f"clients are told {', '.join(unknown)}, which has no address, as this machine is told"
+        )
+        return warned(subject, text, "ask for it where clients run; mend advertised.listeners")
+    return passed(subject, f"{', '.join(hosts[:NAMES_ASKED]) or 'nothing'} has an address here")
 
 
 async def _check_log_dirs(
@@ -235,10 +256,6 @@ async def _check_forebay(listener: ListenerConfig, timeout_s: float) -> CheckLin
 
 def check_clock(subject: str, upstream: Address) -> CheckLine:
     """The clock: one on one machine; elsewhere the protocol has no answer that tells the broker's time."""
-    try:
-        is_here = ipaddress.ip_address(upstream.host).is_loopback
-    except ValueError:
-        is_here = upstream.host.lower() == "localhost"
-    if is_here:
+    if is_here(upstream.host):
         return passed(subject, "the broker is on this machine: there is one clock")
     return skipped(subject, "clock: no answer of a broker tells its time; compare `date` on both")

@@ -31,8 +31,10 @@ from proxy.doctor.machine import (
     check_configuration,
     check_disks,
     check_kernel,
+    check_room,
     read_setting,
 )
+from proxy.doctor.processes import check_open_files, check_own_clock
 from proxy.doctor.running import ask_admin, check_running
 from proxy.supervisor.arena import find_path
 
@@ -137,7 +139,8 @@ async def check_all(
         lines += found.lines
         partitions += [found.partitions] if found.partitions is not None else []
     lines += check_disks(config)
-    lines.append(check_arena(config))
+    lines += [check_room(config), check_arena(config), check_own_clock()]
+    lines += check_open_files(config, ROOT)
     lines += check_kernel(ROOT, max(partitions, default=None))
     lines += check_running(config, answers, find_version())
     return lines

@@ -6,16 +6,17 @@ config/check.py tries; kernel settings are those that Kafka's own guide names ("
 
 from __future__ import annotations
 
+import os
 import re
 import resource
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blockcache.arena_file import ArenaError, map_read_only
-from blockcache.inspect import NoArena, inspect
-from proxy.config.check import check, count_open_files, sum_memory_bytes
-from proxy.config.memory import read_text
-from proxy.config.units import rough_size
+from blockcache.inspect import NoArena, find_damage, inspect
+from proxy.config.check import check, count_open_files, find_filesystem_type, sum_memory_bytes
+from proxy.config.memory import find_filesystem_bytes, read_text
+from proxy.config.units import format_size, rough_size
 from proxy.doctor.checklist import CheckLine, failed, passed, skipped, warned
 from proxy.scheduling.log_dirs import find_device
 from proxy.sockets import BACKLOG
@@ -159,8 +160,32 @@ def read_setting(root: Path, name: str) -> int | None:
     return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None
 
 
+def check_room(config: Config) -> CheckLine:
+    """Whether the directory of the arena's file, such as /dev/shm, has room for it now: all of it is taken at once."""
+    path, directory = find_path(config), config.cache.directory
+    if path is None or config.cache.mode != "serve":
+        return skipped("arena", "no directory must have room for it")
+    total_bytes = find_filesystem_bytes(directory)
+    if total_bytes is None:
+        return skipped("arena", f"{directory} cannot be read here")
+    volume, size_bytes = os.statvfs(directory), config.cache.size_bytes
+    taken_bytes = path.stat().st_blocks * 512 if path.exists() else 0
+    free_bytes = volume.f_bavail * volume.f_frsize + taken_bytes
+    kind = find_filesystem_type(directory) or "of an unknown kind"
+    text = (
+        f"{directory} ({kind}, {rough_size(total_bytes)}) has {rough_size(free_bytes)} for an arena of"
+        f" {format_size(size_bytes)}"
+    )
+    if free_bytes >= size_bytes:
+        return passed("arena", text)
+    remedy = "free some, lower cache.size, or make the volume larger (docker run --shm-size, an emptyDir's sizeLimit)"
+    return failed("arena", text, remedy)
+
+
 def check_arena(config: Config) -> CheckLine:
-    """The arena's file, seen from beside: whether it is whole, and whether somebody has it."""
+    """The arena's file, seen from beside: whether it is whole, and whether somebody has it. One that nobody has is
+    walked as before a warm restart (fc_check).
+    """
     path = find_path(config)
     if path is None or config.cache.mode != "serve":
         return skipped(
@@ -172,6 +197,7 @@ def check_arena(config: Config) -> CheckLine:
         mapping, held = map_read_only(path)
         with mapping, memoryview(mapping) as view:
             picture = inspect(view)
+            damage = None if held else find_damage(view)
     except (ArenaError, NoArena) as refusal:
         remedy = "remove it if no Forebay runs; another build may have made it"
         return warned("arena", f"{path}: {refusal}", remedy)
@@ -180,11 +206,10 @@ def check_arena(config: Config) -> CheckLine:
     text = f"{path}: {len(picture.partitions)} partitions in {size}"
     if held:
         return passed("arena", f"{text}, in use")
-    if torn:
-        text += ", left by a process that ended in the middle of a change"
-        return warned(
-            "arena", text, "none: the next start drops it, and begins with an empty cache"
-        )
+    if torn or damage is not None:
+        text += f", left by a process that ended in the middle of a change ({damage or 'torn'})"
+        remedy = "none: the next start checks it, too, and begins with an empty cache if it must"
+        return warned("arena", text, remedy)
     if not config.cache.keep_arena:
         return warned("arena", f"{text}, left behind: it takes memory", f"rm {path}")
     return passed("arena", f"{text}, whole, kept for the next start")

@@ -85,6 +85,10 @@ def test_a_healthy_pair_has_no_failure_and_is_not_disturbed(pair: Pair) -> None:
     assert set(find(lines, "rights")) == {"ok"}
     assert find(lines, "arena", "in use") == ["ok"]
     assert find(lines, "running", "ready") == ["ok"]
+    assert find(lines, "arena", "for an arena of") == ["ok"]
+    assert find(lines, "listener", "has an address here") == ["ok"]
+    assert len(find(lines, "open files", "process may have")) == 1, "the broker's was found"
+    assert find(lines, "open files", "the Forebay that runs may have")
     assert "partitions of 4 segments" in "".join(one["text"] for one in lines)
     after = pair.sidecar.metrics()
     for name in ("Produce", "Fetch", "CreateTopics"):
@@ -174,4 +178,4 @@ def test_a_replaced_worker_and_a_forebay_that_is_gone(pair: Pair) -> None:
     lines = examine(pair.sidecar)
     assert find(lines, "listener", "Connect call failed") == ["warn"]
     assert find(lines, "running", "no Forebay answers") == ["skip"]
-    assert find(lines, "arena") == ["skip"]
+    assert find(lines, "arena", "no Forebay runs") == ["skip"]

@@ -14,6 +14,7 @@ from proxy.doctor.broker import (
     ASKED_VERSIONS,
     check_advertised,
     check_clock,
+    check_names,
     check_versions,
     examine,
 )
@@ -38,10 +39,17 @@ CURRENT = {key: (0, max(20, version)) for key, version in ASKED_VERSIONS.items()
 
 
 def test_a_current_broker_is_offered_within_the_caps() -> None:
-    client = SilentClient(CURRENT | {FETCH: (4, 17)}, **{"metadata.version": 25})
+    client = SilentClient(
+        CURRENT | {FETCH: (4, 17)}, **{"metadata.version": 25, "transaction.version": 2}
+    )
     (line,) = check_versions("b", client)
     assert line.status == "ok"
-    assert line.text == "clients are offered Produce 3 to 13, Fetch 4 to 17; metadata.version 25"
+    assert line.text == (
+        "clients are offered Produce 3 to 13, Fetch 4 to 17; finalized features: metadata.version 25,"
+        " transaction.version 2"
+    )
+    (line,) = check_versions("b", SilentClient(CURRENT))
+    assert line.text.endswith("finalized features: none")
 
 
 @pytest.mark.parametrize(
@@ -93,6 +101,12 @@ def test_clients_must_be_told_a_port_of_forebays(
 )
 def test_one_machine_has_one_clock(host: str, status: str) -> None:
     assert check_clock("b", Address(host, 1)).status == status
+
+
+async def test_names_that_clients_are_told_must_have_addresses() -> None:
+    assert (await check_names("l", ["127.0.0.1", "localhost"])).status == "ok"
+    line = await check_names("l", ["localhost", "no-such-host.invalid", ".."])
+    assert line.status == "warn" and "no-such-host.invalid, .., which" in line.text and line.remedy
 
 
 async def test_a_broker_that_is_not_there_is_one_failure() -> None:

@@ -1,9 +1,11 @@
 """This machine, played below a root of its own."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from blockcache._pyfastcache import ffi
 
 from blockcache.arena_file import open_file
 from blockcache.cache import BlockCache
@@ -11,7 +13,13 @@ from proxy.config.memory import Memory
 from proxy.config.model import Config
 from proxy.config.units import GIB, MIB
 from proxy.doctor.checklist import CheckLine
-from proxy.doctor.machine import check_arena, check_configuration, check_disks, check_kernel
+from proxy.doctor.machine import (
+    check_arena,
+    check_configuration,
+    check_disks,
+    check_kernel,
+    check_room,
+)
 from tests.kit.cache_batches import TOPIC, build_run, insert
 
 PLENTY = Memory(64 * GIB, True, "/sys/fs/cgroup/memory.max")
@@ -148,6 +156,50 @@ def test_an_arena_in_use_left_behind_and_kept(tmp_path: Path) -> None:
     left = check_arena(arena_config(tmp_path))
     assert left.status == "warn" and left.remedy == f"rm {path}"
     assert check_arena(arena_config(tmp_path, keepArena=True)).status == "ok"
+
+
+def test_an_arena_that_was_left_is_walked(tmp_path: Path) -> None:
+    path = tmp_path / "forebay-9092.arena"
+    cache = BlockCache(MIB, open_file(path))
+    slot = cache.open(TOPIC, 7)
+    for base in range(0, 400, 4):
+        insert(cache, slot, build_run(base, 4))
+    content = bytearray(path.read_bytes())
+    cache.close()
+    path.unlink(missing_ok=True)
+    path.write_bytes(content)
+    kept = arena_config(tmp_path, keepArena=True)
+    assert check_arena(kept).text.endswith("whole, kept for the next start")
+    at = ffi.offsetof("fc_arena", "live_bytes")
+    content[at : at + 8] = bytes(8)
+    path.write_bytes(content)
+    line = check_arena(kept)
+    assert line.status == "warn" and "(counts)" in line.text and line.remedy
+    assert path.read_bytes() == content
+
+
+def test_the_arenas_directory_must_have_room_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = arena_config(tmp_path)
+    assert check_room(build_config()).status == "skip"
+    assert check_room(arena_config(tmp_path / "none")).status == "skip"
+    assert check_room(config).status == "ok" and str(tmp_path) in check_room(config).text
+    volume = os.statvfs(tmp_path)
+    blocks = 16 * MIB // volume.f_frsize
+
+    def fill(free: int) -> None:
+        values = list(volume)
+        values[3] = values[4] = free
+        monkeypatch.setattr("os.statvfs", lambda _: os.statvfs_result(values))
+
+    fill(blocks - 1)
+    line = check_room(config)
+    assert line.status == "fail" and "--shm-size" in line.remedy
+    (tmp_path / "forebay-9092.arena").write_bytes(os.urandom(volume.f_frsize))
+    assert check_room(config).status == "ok", "a present file's bytes are the arena's"
+    fill(blocks)
+    assert check_room(config).status == "ok"
 
 
 def test_what_is_no_arena_is_told_and_left_alone(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from proxy.doctor.rights import (
     build_command,
     judge_log_dirs,
     judge_node,
+    judge_tokens,
     judge_topics,
 )
 
@@ -77,3 +78,11 @@ def test_a_principal_that_only_the_broker_knows_is_left_open() -> None:
     certificate = listener(upstreamTls={"enabled": True, "certificateFile": "/c", "keyFile": "/k"})
     for one in (token, certificate):
         assert "'User:PRINCIPAL'" in build_command(one, (READ,), "--topic '*'")
+
+
+def test_tokens_cannot_be_asked_for_but_the_command_is_ready() -> None:
+    line = judge_tokens("r", named("forebay"))
+    assert line.status == "skip"
+    assert line.remedy.endswith(
+        "--allow-principal 'User:forebay' --operation CreateTokens --user-principal '*'"
+    )
