@@ -55,6 +55,17 @@ def examine(sidecar: Sidecar) -> Lines:
     return lines
 
 
+def examine_at(directory: Path, entry: dict[str, Any], **sections: Any) -> Lines:
+    """The list of a configuration by which no Forebay runs."""
+    listener = {"listen": "127.0.0.9:1"} | entry
+    config = {"listeners": [listener], "cache": {"size": "16MiB", "directory": ""}} | sections
+    (directory / "other.yaml").write_text(json.dumps(config))
+    command = [sys.executable, "-m", "proxy", "doctor", str(directory / "other.yaml"), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    lines: Lines = json.loads(done.stdout)["checks"]
+    return lines
+
+
 def find(lines: Lines, subject: str, text: str = "") -> list[str]:
     """The statuses of a subject's lines with that text."""
     found = [one for one in lines if one["subject"].startswith(subject) and text in one["text"]]
@@ -105,6 +116,30 @@ def test_an_address_past_forebay_is_a_failure(pair: Pair) -> None:
     assert find(lines, "listener", "they go past it") == ["fail"]
     (remedy,) = [one["remedy"] for one in lines if "go past it" in one["text"]]
     assert "advertised.listeners" in remedy
+
+
+def test_directories_of_the_broker_and_a_second_listener(pair: Pair, tmp_path: Path) -> None:
+    host, port = pair.broker.address()
+    (data,) = pair.broker.directory.glob("data-*")
+    right = {"upstream": f"{host}:{port}", "catchUpUpstream": f"{host}:{port}"}
+    disk = {"device": "nvme0n1", "brokerDirectory": str(data)}
+    lines = examine_at(tmp_path, right, throttle={"disks": [disk]})
+    assert find(lines, "disks", "the broker tells of each brokerDirectory") == ["ok"]
+    assert find(lines, "rights", "for throttle.disks[].brokerDirectory") == ["ok"]
+    assert find(lines, "catch-up", "clients are told")
+    wrong = right | {"catchUpUpstream": f"{host}:1"}
+    disk["brokerDirectory"] += "-none"
+    lines = examine_at(tmp_path, wrong, throttle={"disks": [disk]})
+    assert find(lines, "disks", "the broker does not tell of") == ["fail"]
+    assert find(lines, "catch-up", "history comes by the first listener") == ["warn"]
+
+
+def test_a_listener_that_wants_credentials_says_so(
+    signed_broker: SignedBroker, tmp_path: Path
+) -> None:
+    host, port = signed_broker.cluster.address("CLIENT")
+    lines = examine_at(tmp_path, {"upstream": f"{host}:{port}"})
+    assert find(lines, "broker", "the listener wants credentials") == ["warn"]
 
 
 def test_missing_rights_are_named_with_the_command(signed_broker: SignedBroker) -> None:
