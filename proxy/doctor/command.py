@@ -41,9 +41,9 @@ from proxy.supervisor.arena import find_path
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from proxy.admin_client import AdminAnswer
     from proxy.config.load import Loaded
     from proxy.doctor.checklist import CheckLine
-    from proxy.doctor.running import AdminAnswer
 
 USAGE = 2
 ROOT = Path("/")

@@ -6,31 +6,22 @@ only; each answer has a limit in time and bytes.
 
 from __future__ import annotations
 
-import http.client
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from proxy.broker_client import build_listener_context, find_local
-from proxy.config.check import read_secret
+from proxy.admin_client import ask
+from proxy.broker_client import find_local
 from proxy.doctor.checklist import CheckLine, failed, passed, skipped, warned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from proxy.config.admin import Admin
+    from proxy.admin_client import AdminAnswer
     from proxy.config.model import Config
 
 PATHS = ("/readyz", "/metrics", "/throttle", "/isolation", "/cache", "/config")
-LARGEST_ANSWER_BYTES = 8 << 20
 SUBJECT = "running"
 _SAMPLE = re.compile(r"(?P<name>\w+)(?:\{(?P<labels>[^}]*)\})? (?P<value>[0-9.eE+-]+)")
-
-
-class AdminAnswer(NamedTuple):
-    """`status` 0: there was none, and `body` says why."""
-
-    status: int
-    body: str
 
 
 def ask_admin(config: Config, timeout_s: float) -> dict[str, AdminAnswer]:
@@ -38,36 +29,11 @@ def ask_admin(config: Config, timeout_s: float) -> dict[str, AdminAnswer]:
     asked.
     """
     first, *others = PATHS
-    answers = {first: _ask(config.admin, first, timeout_s)}
+    answers = {first: ask(config.admin, first, timeout_s)}
     for path in others:
         is_there = answers[first].status != 0
-        answers[path] = _ask(config.admin, path, timeout_s) if is_there else answers[first]
+        answers[path] = ask(config.admin, path, timeout_s) if is_there else answers[first]
     return answers
-
-
-def _ask(admin: Admin, path: str, timeout_s: float) -> AdminAnswer:
-    host, port = find_local(admin.listen)
-    if port == 0:
-        return AdminAnswer(0, "admin.listen has any free port")
-    connection: http.client.HTTPConnection | None = None
-    try:
-        if admin.tls is None:
-            connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
-        else:
-            context = build_listener_context(admin.tls)
-            connection = http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
-        token = admin.token_file
-        headers = {"Authorization": f"Bearer {read_secret(token)}"} if token else {}
-        connection.request("GET", path, headers=headers)
-        answer = connection.getresponse()
-        return AdminAnswer(
-            answer.status, answer.read(LARGEST_ANSWER_BYTES).decode(errors="replace")
-        )
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        return AdminAnswer(0, f"{error}" or type(error).__name__)
-    finally:
-        if connection is not None:
-            connection.close()
 
 
 def check_running(

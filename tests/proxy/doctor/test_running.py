@@ -10,9 +10,10 @@ import pytest
 
 from metrics.collector import Exposition, Sample
 from proxy.admin.http import PROMETHEUS_TEXT, AdminServer, HttpResponse
+from proxy.admin_client import AdminAnswer
 from proxy.config.model import Config
 from proxy.config.units import Address
-from proxy.doctor.running import PATHS, AdminAnswer, ask_admin, check_running, judge_metrics
+from proxy.doctor.running import PATHS, ask_admin, check_running, judge_metrics
 from proxy.sockets import bind
 
 if TYPE_CHECKING:
