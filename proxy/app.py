@@ -31,6 +31,8 @@ from metrics.access_log import AccessLog, ListenerAddress, LogLimits
 from metrics.collector import Exposition
 from proxy.admin.access import AdminAccess
 from proxy.admin.http import AdminServer, HttpResponse, build_routes, json_answer
+from proxy.admin.live_state import read_state
+from proxy.admin.live_view import build_view
 from proxy.admin.samples import collect
 from proxy.broker import Broker
 from proxy.build_info import find_version
@@ -204,7 +206,7 @@ class Forebay:
             lambda: dataclasses.asdict(cache.statistics()),
             lambda: dataclasses.asdict(self.broker.disk_throttle.statistics()),
             self.broker.scheduler.report,
-        )
+        ) | build_view(lambda: read_state(self))
         limits = config.admin
         self.admin_access = AdminAccess(limits)
         self.admin = AdminServer(
