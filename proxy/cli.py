@@ -1,5 +1,5 @@
 """The command line: `forebay serve`, `forebay config check`, `forebay arena inspect`, `forebay
-audit`, `forebay canary`, `forebay doctor`; and `forebay worker`, which only the supervisor starts.
+audit`, `forebay canary`, `forebay doctor`, `forebay top`; and `forebay worker`, which only the supervisor starts.
 
 Owns arguments, help, exit codes and the start order: configuration, log, event loop. Must not know
 configuration keys without a flag. Imports the modules of a command only when the command is given,
@@ -74,6 +74,7 @@ examples:
   forebay audit /var/log/forebay --out report
   forebay canary forebay.yaml --once
   forebay doctor forebay.yaml --bundle support.tar.gz
+  forebay top forebay.yaml
 
 {_EXIT_CODES}
 """
@@ -108,6 +109,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return run_canary(given[1:])
     if given[:1] == ["doctor"]:
         return run_doctor(given[1:])
+    if given[:1] == ["top"]:
+        return run_top(given[1:])
     if given[:1] == ["worker"]:
         return run_worker(given[1:])
     options = build_parser().parse_args(given)
@@ -141,6 +144,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     commands.add_parser("canary", help="latency through Forebay and past it, every few seconds")
     commands.add_parser("doctor", help="check configuration, broker, machine and a running Forebay")
+    commands.add_parser("top", help="hit ratio, memory, top clients and readers of history, live")
     return parser
 
 
@@ -331,6 +335,13 @@ def run_canary(arguments: Sequence[str]) -> int:
 def run_doctor(arguments: Sequence[str]) -> int:
     """`forebay doctor ...`: proxy.doctor parses `arguments`. Returns the exit code."""
     from proxy.doctor.command import main as run
+
+    return run(arguments)
+
+
+def run_top(arguments: Sequence[str]) -> int:
+    """`forebay top ...`: proxy.top parses `arguments`. Returns the exit code."""
+    from proxy.top.command import main as run
 
     return run(arguments)
 
