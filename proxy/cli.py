@@ -144,7 +144,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     commands.add_parser("canary", help="latency through Forebay and past it, every few seconds")
     commands.add_parser("doctor", help="check configuration, broker, machine and a running Forebay")
-    commands.add_parser("top", help="hit ratio, memory, top clients and readers of history, live")
+    commands.add_parser("top", help="hit ratio, memory, top clients and readers behind, live")
     return parser
 
 

@@ -39,8 +39,8 @@ class Reader(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class HistoryReader:
-    """A partition in which somebody reads history. Offsets are -1 while unknown; `behind_s` None: not known.
+class ReaderBehind:
+    """A partition in which somebody is behind. Offsets are -1 while unknown; `behind_s` None: not known.
 
     `admitted_at`: the clock of admitted bytes at its records, None: they are not in memory. Paces are of the last
     half minute, None while not known: `bytes_pace` in admitted bytes, `time_pace` in seconds of the log, per second.
@@ -113,7 +113,7 @@ class LiveState:
     queues: Sequence[QueueState]
     readers: dict[Reader, ReadSums]
     others: ReadSums
-    history: Sequence[HistoryReader]
+    behind: Sequence[ReaderBehind]
     warnings: Sequence[RecentLine]
 
 
@@ -158,7 +158,7 @@ def read_state(process: Process, at_s: float | None = None) -> LiveState:
         queues=_read_queues(broker),
         readers=named,
         others=others,
-        history=_read_history(broker, now, at_s),
+        behind=_read_behind(broker, now, at_s),
         warnings=() if process.own_log is None else process.own_log.list_recent(),
     )
 
@@ -195,7 +195,7 @@ def _read_queues(broker: Broker) -> list[QueueState]:
     ]
 
 
-def _read_history(broker: Broker, now: float, at_s: float) -> list[HistoryReader]:
+def _read_behind(broker: Broker, now: float, at_s: float) -> list[ReaderBehind]:
     found = []
     for (client_id, group, asked), index, standing in broker.readers.list_standings():
         reader = Reader(client_id, group, name_topic(broker, asked))
@@ -214,7 +214,7 @@ def _describe_standing(
     standing: Standing,
     now: float,
     at_s: float,
-) -> HistoryReader:
+) -> ReaderBehind:
     place = standing.now
     partition = None if topic is None else broker.partitions.find(topic, index)
     retention_ms = None if topic is None else topic.retention_ms
@@ -226,7 +226,7 @@ def _describe_standing(
             kept_s = retention_ms / 1000 - behind_s
     elif place.admitted_at is not None:
         behind_s = broker.age_clock.age_s(place.admitted_at, now)
-    return HistoryReader(
+    return ReaderBehind(
         reader=reader,
         partition=index,
         offset=place.offset,

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from proxy.admin.http import Handler
-    from proxy.admin.live_state import HistoryReader, LiveState
+    from proxy.admin.live_state import LiveState, ReaderBehind
     from throttle.throttle import DiskStatistics
 
 KEPT_S: Final = 0.5
 MOST_ROWS: Final = 20
-"""Rows of a table by each of ORDERS; of readers of history, of queues."""
+"""Rows of a table by each of ORDERS; of readers behind, of queues."""
 MOST_REASONS: Final = 12
 ORDERS: Final = ("bytes", "misses", "delayS")
 _PAGE: Final = Path(__file__).with_name("live_page.html")
@@ -96,7 +96,7 @@ def describe(state: LiveState) -> dict[str, Any]:
         "clients": _rank((one.client_id, sums) for one, sums in readers.items()),
         "groups": _rank((one.group, sums) for one, sums in readers.items()),
         "others": _describe_sums(state.others),
-        "history": _describe_history(state),
+        "readersBehind": _describe_behind(state),
         "warnings": [line._asdict() for line in state.warnings],
     }
 
@@ -196,27 +196,27 @@ def _rank(rows: Iterable[tuple[str | None, ReadSums]]) -> list[dict[str, Any]]:
     return sorted(kept.values(), key=lambda row: -row["bytes"])
 
 
-def _describe_history(state: LiveState) -> dict[str, Any]:
-    """Readers of history, each in the partition in which it is furthest behind."""
-    furthest: dict[object, HistoryReader] = {}
+def _describe_behind(state: LiveState) -> dict[str, Any]:
+    """Readers behind, each in the partition in which it is furthest behind."""
+    furthest: dict[object, ReaderBehind] = {}
     counts: dict[object, int] = {}
-    for one in state.history:
+    for one in state.behind:
         counts[one.reader] = counts.get(one.reader, 0) + 1
         if one.reader not in furthest or _lag(one) > _lag(furthest[one.reader]):
             furthest[one.reader] = one
     rows = sorted(furthest.values(), key=_lag, reverse=True)
     return {
-        "partitions": len(state.history),
+        "partitions": len(state.behind),
         "readers": len(furthest),
         "rows": [_describe_reader(state, one, counts[one.reader]) for one in rows[:MOST_ROWS]],
     }
 
 
-def _lag(one: HistoryReader) -> tuple[float, int]:
+def _lag(one: ReaderBehind) -> tuple[float, int]:
     return (-1.0 if one.behind_s is None else one.behind_s, one.high_watermark - one.offset)
 
 
-def _describe_reader(state: LiveState, one: HistoryReader, partitions: int) -> dict[str, Any]:
+def _describe_reader(state: LiveState, one: ReaderBehind, partitions: int) -> dict[str, Any]:
     is_known = one.high_watermark >= 0
     return {
         "client": one.reader.client_id,
@@ -234,7 +234,7 @@ def _describe_reader(state: LiveState, one: HistoryReader, partitions: int) -> d
     }
 
 
-def find_memory_end(state: LiveState, one: HistoryReader) -> dict[str, Any]:
+def find_memory_end(state: LiveState, one: ReaderBehind) -> dict[str, Any]:
     """When the records that a reader comes to leave memory, at the pace of both. `state`: `left`: they are not in
     memory; `unknown`: its pace is not known yet; `never`: it is as fast as the oldest bytes go; `leaves`: in `inS`.
     """
@@ -250,7 +250,7 @@ def find_memory_end(state: LiveState, one: HistoryReader) -> dict[str, Any]:
     return {"state": "leaves", "inS": max(one.admitted_at - edge, 0) / closing}
 
 
-def find_retention_end(one: HistoryReader) -> dict[str, Any]:
+def find_retention_end(one: ReaderBehind) -> dict[str, Any]:
     """When `retention.ms` lets the broker delete the records that a reader comes to, at its pace.
 
     `state`: `unknown`: the topic's setting, the records' time or its pace is not known; `forever`: they are kept;

@@ -234,7 +234,7 @@ class LogQueue(logging.Handler):
         if suppressed_lines:
             vars(record)["suppressed"] = suppressed_lines
             self._suppressed_lines += suppressed_lines
-        if record.levelno >= logging.WARNING:
+        if (record.levelno or 0) >= logging.WARNING:
             text = record.getMessage()[:LONGEST_WARNING]
             self._recent.append(RecentLine(record.created, record.levelname, record.name, text))
         if len(self._queue) >= self._limit_lines:

@@ -385,7 +385,7 @@ def _limits(process: Process) -> Iterator[Sample]:
         ("watched_partitions", broker.replica_fetcher.watched, limits.watched_partitions),
         ("principals", len(broker.principals), limits.principals),
         ("readers", broker.readers.rows, limits.readers),
-        ("history_readers", broker.readers.standings, limits.readers),
+        ("readers_behind", broker.readers.standings, limits.readers),
         ("client_groups", len(broker.client_groups), broker.client_groups.limit),
         ("authorization_waits", broker.principals.waiting, WAITS_LIMIT),
         ("fetch_sessions", sessions.sessions, limits.fetch_sessions),

@@ -395,7 +395,7 @@ class Limits(Section):
         ge=0,
         le=100_000,
         description="Rows of the live view (`forebay top`, `/top`) in ten seconds: a client, its group and a topic. "
-        "Further ones share a row. As many partitions are known in which somebody reads history. 0: none.",
+        "Further ones share a row. As many partitions are known in which somebody is behind. 0: none.",
     )
     fetch_sessions: Count = Field(
         default=1000,

@@ -1,9 +1,9 @@
-"""Who reads what, and who reads history: bounded tables for the live view (`/top`).
+"""Who reads what, and who is behind: bounded tables for the live view (`/top`).
 
-Owns sums by client, group and topic of the last two windows, and where readers of history stand. Must not know how an
+Owns sums by client, group and topic of the last two windows, and where readers behind stand. Must not know how an
 answer was found, nor sockets. Invariants:
 * a window has at most `limit` rows; all further readers share one, so that no bytes are lost.
-* at most `limit` partitions are known in which somebody reads history; one that nobody asked for in FORGET_S is
+* at most `limit` partitions are known in which somebody is behind; one that nobody asked for in FORGET_S is
   forgotten, and so is one whose reader has come back to the end.
 * nothing is estimated: sums are of responses that have left, offsets are those that were asked for.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 WINDOW_S: Final = 10.0
 """A window's length; the view covers the present one and the one before it."""
 RECENT_S: Final = 5
-"""Records are history if they entered memory longer ago than this, in seconds, or have an older timestamp."""
+"""A reader is behind if its records entered memory longer ago than this, in seconds, or have an older timestamp."""
 RECENT_MS: Final = 1000 * RECENT_S
 NS_IN_MS: Final = 1_000_000
 FORGET_S: Final = 60.0
@@ -76,7 +76,7 @@ class Mark(NamedTuple):
 
 @dataclass(slots=True)
 class Standing:
-    """A reader of history in one partition. `before` and `mark` are older places, at least MARK_EVERY_S apart."""
+    """A reader that is behind in one partition. `before` and `mark` are older places, at least MARK_EVERY_S apart."""
 
     now: Mark
     mark: Mark
@@ -122,7 +122,7 @@ class Readers:
         "_recent_from",
         "_window",
         "before",
-        "history",
+        "behind",
         "limit",
         "standings",
     )
@@ -142,9 +142,9 @@ class Readers:
         self._window = self.before = Window(now, read_totals())
         self._clock: deque[int] = deque(maxlen=RECENT_S)
         self._recent_from = -1
-        self.history: dict[ReaderKey, dict[int, Standing]] = {}
+        self.behind: dict[ReaderKey, dict[int, Standing]] = {}
         self.standings = 0
-        """Number of partitions in `history`."""
+        """Number of partitions in `behind`."""
 
     @property
     def rows(self) -> int:
@@ -161,7 +161,7 @@ class Readers:
         self.limit = limit
         if not limit:
             self._window.rows.clear()
-            self.history.clear()
+            self.behind.clear()
             self.standings = 0
 
     def note(
@@ -172,7 +172,7 @@ class Readers:
         now: float,
     ) -> None:
         """Count a response that has left. The loop calls no function for a reader at the end of a log."""
-        rows, history = self._window.rows, self.history
+        rows, behind = self._window.rows, self.behind
         recent_from, old_ms = self._recent_from, self._old_ms
         if client_id is not None and len(client_id) > LONGEST_TEXT:
             client_id = client_id[:LONGEST_TEXT]
@@ -187,9 +187,9 @@ class Readers:
             sums.answers += 1
             if result == "hit":
                 sums.hit_bytes += size_bytes
-                is_history = admitted_at is not None and admitted_at < recent_from
+                is_behind = admitted_at is not None and admitted_at < recent_from
             else:
-                is_history = why in LAGGING or (
+                is_behind = why in LAGGING or (
                     timestamp_ms is not None and 0 <= timestamp_ms < old_ms
                 )
                 if result == "miss":
@@ -198,10 +198,10 @@ class Readers:
                     sums.delay_s += delay_s
                 else:
                     sums.pass_bytes += size_bytes
-            if is_history:
+            if is_behind:
                 mark = Mark(now, asked[3], admitted_at, timestamp_ms)
                 self._stand(key, asked[1], mark)
-            elif history and (there := history.get(key)) is not None and asked[1] in there:
+            elif behind and (there := behind.get(key)) is not None and asked[1] in there:
                 del there[asked[1]]
                 self.standings -= 1
 
@@ -212,14 +212,14 @@ class Readers:
         return rows.setdefault(key, ReadSums())
 
     def _stand(self, key: ReaderKey, index: int, to: Mark) -> None:
-        there = self.history.get(key)
+        there = self.behind.get(key)
         standing = None if there is None else there.get(index)
         if standing is not None:
             if to.timestamp_ms is None and to.offset == standing.now.offset:
                 to = to._replace(timestamp_ms=standing.now.timestamp_ms)
             standing.move(to)
         elif self.standings < self.limit:
-            self.history.setdefault(key, {})[index] = Standing(to, to, to)
+            self.behind.setdefault(key, {})[index] = Standing(to, to, to)
             self.standings += 1
 
     def tick(self, now: float) -> None:
@@ -233,16 +233,16 @@ class Readers:
             self._forget(now)
 
     def _forget(self, now: float) -> None:
-        self.history = {
+        self.behind = {
             key: kept
-            for key, there in self.history.items()
+            for key, there in self.behind.items()
             if (
                 kept := {
                     index: one for index, one in there.items() if now - one.now.seen_at < FORGET_S
                 }
             )
         }
-        self.standings = sum(map(len, self.history.values()))
+        self.standings = sum(map(len, self.behind.values()))
 
     def sum_rows(self) -> tuple[dict[ReaderKey, ReadSums], ReadSums]:
         """The rows of both windows, and what all further readers got."""
@@ -255,7 +255,7 @@ class Readers:
         return rows, others
 
     def list_standings(self) -> Iterator[tuple[ReaderKey, int, Standing]]:
-        """Each reader of history and partition index."""
-        for key, there in self.history.items():
+        """Each reader behind and partition index."""
+        for key, there in self.behind.items():
             for index, standing in there.items():
                 yield key, index, standing

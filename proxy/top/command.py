@@ -42,7 +42,7 @@ admin port shows the same.
 examples:
   forebay top forebay.yaml
   forebay top forebay.yaml --once --by misses
-  forebay top forebay.yaml --json | jq .history
+  forebay top forebay.yaml --json | jq .readersBehind
 
 exit codes: 0 done, 1 no answer to the only question, 2 wrong command line or configuration
 """
@@ -56,7 +56,7 @@ def build_parser() -> argparse.ArgumentParser:
     """The parser of the command."""
     parser = argparse.ArgumentParser(
         prog="forebay top",
-        description="Show hit ratio, memory, leases, disks, top clients and who reads history.",
+        description="Show hit ratio, memory, leases, disks, top clients and who is behind.",
         epilog=_HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -46,7 +46,7 @@ def build_screen(said: Mapping[str, Any], order: Order, rows: int) -> Group:
     return Group(
         *build_head(said),
         Text(),
-        build_history(said, rows),
+        build_readers_behind(said, rows),
         build_warnings(said, rows),
         build_disks(said),
         build_slots(said, rows),
@@ -90,10 +90,12 @@ def build_head(said: Mapping[str, Any]) -> list[Text]:
     ]
 
 
-def build_history(said: Mapping[str, Any], rows: int) -> Group:
-    """Readers of history, the furthest behind first."""
-    history = said["history"]
-    title = f"Readers of history: {count(history['readers'])} in {count(history['partitions'])} partitions"
+def build_readers_behind(said: Mapping[str, Any], rows: int) -> Group:
+    """Readers behind, the furthest behind first."""
+    behind = said["readersBehind"]
+    title = (
+        f"Readers behind: {count(behind['readers'])} in {count(behind['partitions'])} partitions"
+    )
     heads = (
         *("client", "group", "topic", ">partitions", ">furthest", ">offset", ">records behind"),
         *(">behind", "leaves memory", "leaves the broker (retention.ms)"),
@@ -111,7 +113,7 @@ def build_history(said: Mapping[str, Any], rows: int) -> Group:
             end(one["memory"], MEMORY_ENDS),
             end(one["retention"], RETENTION_ENDS),
         ]
-        for one in history["rows"][:rows]
+        for one in behind["rows"][:rows]
     ]
     return build_table(title, heads, lines)
 

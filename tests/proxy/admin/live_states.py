@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from proxy.admin.live_state import HistoryReader, LiveState, MemoryState, QueueState, Reader
+from proxy.admin.live_state import LiveState, MemoryState, QueueState, Reader, ReaderBehind
 from proxy.admin.log_queue import RecentLine
 from proxy.fetch.readers import ReadSums
 
@@ -27,9 +27,9 @@ MEMORY = MemoryState(
 )
 
 
-def build_history(**changed: Any) -> HistoryReader:
+def build_behind(**changed: Any) -> ReaderBehind:
     """A reader in memory that is slower than writers, and than time."""
-    plain = HistoryReader(
+    plain = ReaderBehind(
         reader=Reader("batch", "nightly", "orders"),
         partition=3,
         offset=70,
@@ -46,7 +46,7 @@ def build_history(**changed: Any) -> HistoryReader:
 
 
 def build_state(throttle: Throttle | None = None, **changed: Any) -> LiveState:
-    """Two readers, one of history; ten seconds in which 1,000 bytes were read and 1,000 came."""
+    """Two readers, one of them behind; ten seconds in which 1,000 bytes were read and 1,000 came."""
     plain = LiveState(
         at_s=AT_S,
         version="1.0",
@@ -74,7 +74,7 @@ def build_state(throttle: Throttle | None = None, **changed: Any) -> LiveState:
             Reader("batch", "nightly", "orders"): ReadSums(5, 5, 0, 250, 0, 1.5),
         },
         others=ReadSums(),
-        history=[build_history()],
+        behind=[build_behind()],
         warnings=[RecentLine(AT_S, "WARNING", "forebay.x", "the disk is slow")],
     )
     return dataclasses.replace(plain, **changed)

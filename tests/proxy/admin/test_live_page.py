@@ -18,14 +18,13 @@ from proxy.config.units import Address
 from proxy.fetch.readers import ReadSums
 from proxy.sockets import bind
 from tests.kit.browser import MISSING, find_chromium, open_address, screenshot_address
-from tests.proxy.admin.live_states import build_history, build_state
+from tests.proxy.admin.live_states import build_behind, build_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
 pytestmark = pytest.mark.skipif(find_chromium() is None, reason=MISSING)
-PICTURE = 1200, 1100
 
 
 def show(state: LiveState, act: Callable[[str], str] = open_address, **keys: object) -> str:
@@ -55,7 +54,7 @@ def read_rows(document: str, table: str) -> list[list[str]]:
 def test_the_page_shows_the_document() -> None:
     document = show(build_state())
     assert '<b class="good">ready</b>' in document and "<b>75.0 %</b>" in document
-    assert read_rows(document, "history") == [
+    assert read_rows(document, "behind") == [
         ["batch", "nightly", "orders", "1", "3, 70", "30", "40 s", "in 10 s", "in 2 min"]
     ]
     assert [row[0] for row in read_rows(document, "clients")] == ["web", "batch"]
@@ -67,7 +66,7 @@ def test_the_page_shows_the_document() -> None:
 def test_texts_of_clients_are_text() -> None:
     name = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
     reader = Reader(name, name, name)
-    state = build_state(readers={reader: ReadSums(1, 0, 1)}, history=[build_history(reader=reader)])
+    state = build_state(readers={reader: ReadSums(1, 0, 1)}, behind=[build_behind(reader=reader)])
     document = show(state)
     assert "<title>Forebay</title>" in document and "<img" not in document
     assert document.count("&lt;img src=x") == 6
@@ -81,15 +80,14 @@ def test_without_the_token_there_is_a_question_and_no_figure(tmp_path: Path) -> 
     assert '<form id="ask" hidden="">' in show(build_state())
 
 
-def test_a_picture_of_it_has_ink_at_every_width(tmp_path: Path) -> None:
-    for width in (1200, 480):
-        picture = tmp_path / f"{width}.png"
-        show(
-            build_state(),
-            lambda address, width=width, to=picture: str(
-                screenshot_address(address, to, width, 900)
-            ),
-        )
-        with Image.open(picture) as image:
-            assert image.width == width
-            assert len(image.convert("RGB").getcolors(1 << 24) or ()) > 20
+@pytest.mark.parametrize("width", [1200, 480])
+def test_a_picture_of_it_has_ink_at_every_width(tmp_path: Path, width: int) -> None:
+    picture = tmp_path / "page.png"
+
+    def draw(address: str) -> str:
+        return str(screenshot_address(address, picture, width, 900))
+
+    show(build_state(), draw)
+    with Image.open(picture) as image:
+        assert image.width == width
+        assert len(image.convert("RGB").getcolors(1 << 24) or ()) > 20

@@ -6,7 +6,7 @@ from proxy.admin.live_state import MemoryState, Reader, find_paces
 from proxy.admin.live_view import find_memory_end
 from proxy.fetch.readers import Readers, Totals
 from proxy.partitions.readable import PartitionOutcome, PartitionStatus, ReadState
-from tests.proxy.admin.live_states import build_history, build_state
+from tests.proxy.admin.live_states import build_behind, build_state
 from tests.proxy.cached_partition import World
 from tests.proxy.session_messages import asked
 
@@ -66,7 +66,7 @@ class Run:
         )
         place = standing.now.admitted_at
         return find_memory_end(
-            state, build_history(reader=Reader(*KEY), admitted_at=place, bytes_pace=pace)
+            state, build_behind(reader=Reader(*KEY), admitted_at=place, bytes_pace=pace)
         )
 
 

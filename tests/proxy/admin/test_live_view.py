@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from proxy.admin.live_state import HistoryReader, QueueState, Reader
+from proxy.admin.live_state import QueueState, Reader, ReaderBehind
 from proxy.admin.live_view import (
     MOST_REASONS,
     MOST_ROWS,
@@ -22,7 +22,7 @@ from proxy.admin.live_view import (
 )
 from proxy.admin.log_queue import KEPT_WARNINGS, LONGEST_WARNING, RecentLine
 from proxy.fetch.readers import LONGEST_TEXT, ReadSums
-from tests.proxy.admin.live_states import MEMORY, build_history, build_state
+from tests.proxy.admin.live_states import MEMORY, build_behind, build_state
 
 MOST_BYTES = 256 << 10
 """Of a document, at every bound."""
@@ -80,14 +80,14 @@ def test_a_table_has_the_first_rows_by_each_order() -> None:
     ]
 
 
-def test_a_reader_of_history_stands_where_it_is_furthest_behind() -> None:
-    history = [
-        build_history(partition=1, behind_s=5.0),
-        build_history(partition=2, behind_s=50.0),
-        build_history(partition=3, behind_s=None),
-        build_history(reader=Reader("other", None, "orders"), behind_s=70.0, high_watermark=-1),
+def test_a_reader_behind_stands_where_it_is_furthest_behind() -> None:
+    behind = [
+        build_behind(partition=1, behind_s=5.0),
+        build_behind(partition=2, behind_s=50.0),
+        build_behind(partition=3, behind_s=None),
+        build_behind(reader=Reader("other", None, "orders"), behind_s=70.0, high_watermark=-1),
     ]
-    said = describe(build_state(history=history))["history"]
+    said = describe(build_state(behind=behind))["readersBehind"]
     assert (said["partitions"], said["readers"]) == (4, 2)
     other, batch = said["rows"]
     assert (other["client"], other["behind"], other["highWatermark"]) == ("other", None, None)
@@ -98,41 +98,41 @@ def test_a_reader_of_history_stands_where_it_is_furthest_behind() -> None:
 @pytest.mark.parametrize(
     ("one", "expected"),
     [
-        (build_history(admitted_at=None), ("left", None)),
-        (build_history(bytes_pace=None), ("unknown", None)),
-        (build_history(bytes_pace=100.0), ("never", None)),
+        (build_behind(admitted_at=None), ("left", None)),
+        (build_behind(bytes_pace=None), ("unknown", None)),
+        (build_behind(bytes_pace=100.0), ("never", None)),
         (
-            build_history(bytes_pace=50.0),
+            build_behind(bytes_pace=50.0),
             ("leaves", 10.0),
         ),  # 500 bytes above the edge, 50 a second nearer
-        (build_history(bytes_pace=0.0), ("leaves", 5.0)),
-        (build_history(bytes_pace=0.0, admitted_at=3990), ("leaves", 0.0)),
+        (build_behind(bytes_pace=0.0), ("leaves", 5.0)),
+        (build_behind(bytes_pace=0.0, admitted_at=3990), ("leaves", 0.0)),
     ],
 )
-def test_when_records_leave_memory(one: HistoryReader, expected: tuple[str, float | None]) -> None:
+def test_when_records_leave_memory(one: ReaderBehind, expected: tuple[str, float | None]) -> None:
     said = find_memory_end(build_state(), one)
     assert (said["state"], said["inS"]) == expected
 
 
 def test_a_memory_that_is_not_full_has_room_before_anything_leaves() -> None:
     memory = MEMORY.__class__(1000, 800, 600, 5000, 4400, 90.0, False)
-    one = build_history(bytes_pace=0.0, admitted_at=4500)
+    one = build_behind(bytes_pace=0.0, admitted_at=4500)
     assert find_memory_end(build_state(memory=memory), one)["inS"] == (4500 - (5000 - 800)) / 100
 
 
 @pytest.mark.parametrize(
     ("one", "expected"),
     [
-        (build_history(retention_ms=-1, kept_s=None), ("forever", None)),
-        (build_history(retention_ms=None, kept_s=None), ("unknown", None)),
-        (build_history(time_pace=None), ("unknown", None)),
-        (build_history(kept_s=-1.0), ("due", 0.0)),
-        (build_history(time_pace=1.5), ("never", None)),
-        (build_history(time_pace=0.5), ("leaves", 120.0)),
+        (build_behind(retention_ms=-1, kept_s=None), ("forever", None)),
+        (build_behind(retention_ms=None, kept_s=None), ("unknown", None)),
+        (build_behind(time_pace=None), ("unknown", None)),
+        (build_behind(kept_s=-1.0), ("due", 0.0)),
+        (build_behind(time_pace=1.5), ("never", None)),
+        (build_behind(time_pace=0.5), ("leaves", 120.0)),
     ],
 )
 def test_when_retention_takes_records(
-    one: HistoryReader, expected: tuple[str, float | None]
+    one: ReaderBehind, expected: tuple[str, float | None]
 ) -> None:
     said = find_retention_end(one)
     assert (said["state"], said["inS"]) == expected
@@ -149,19 +149,22 @@ def test_queues_in_use_come_first_and_idle_ones_are_left_out() -> None:
 def test_the_document_is_bounded() -> None:
     """At the bounds of all tables, with the longest names."""
     limit = 2048
-    readers, history = {}, []
+    readers, behind = {}, []
     for number in range(limit):
         reader = Reader(*(f"{number:04}{kind}" + "x" * (LONGEST_TEXT - 5) for kind in "cgt"))
         readers[reader] = ReadSums(
             number, limit - number, 10**15 + number, 10**15, 10**15, number * 7 % limit
         )
-        history.append(build_history(reader=reader, behind_s=float(number)))
+        behind.append(build_behind(reader=reader, behind_s=float(number)))
     reasons = {("miss", f"reason-{number}"): 10**15 for number in range(25)}
     warnings = [RecentLine(1.0, "WARNING", "forebay", "w" * LONGEST_WARNING)] * KEPT_WARNINGS
-    state = build_state(readers=readers, history=history, record_bytes=reasons, warnings=warnings)
+    state = build_state(readers=readers, behind=behind, record_bytes=reasons, warnings=warnings)
     said = describe(state)
     assert len(said["fetch"]["reasons"]) == MOST_REASONS
-    assert len(said["history"]["rows"]) == MOST_ROWS and said["history"]["readers"] == limit
+    assert (
+        len(said["readersBehind"]["rows"]) == MOST_ROWS
+        and said["readersBehind"]["readers"] == limit
+    )
     for name in ("topics", "clients", "groups"):
         assert MOST_ROWS < len(said[name]) <= MOST_ROWS * len(ORDERS)
     assert len(json.dumps(said)) < MOST_BYTES

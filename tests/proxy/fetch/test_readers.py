@@ -1,4 +1,4 @@
-"""Who reads what, and who reads history: sums, windows, bounds, and what is forgotten."""
+"""Who reads what, and who is behind: sums, windows, bounds, and what is forgotten."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_further_readers_share_a_row_and_no_byte_is_lost() -> None:
     assert process.rows["c0", "g", TOPIC].hit_bytes == 20, "one that has a row keeps it"
 
 
-def test_partitions_with_readers_of_history_are_bounded() -> None:
+def test_partitions_with_readers_behind_are_bounded() -> None:
     process = Process(limit=3)
     for index in range(5):
         process.answer(outcome("miss", why="cold", index=index))
@@ -146,7 +146,7 @@ def test_a_limit_of_nothing_and_a_new_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "is_history"),
+    ("one", "is_behind"),
     [
         (outcome("miss", why="cold"), True),
         (outcome("miss", why="evicted"), True),
@@ -163,16 +163,16 @@ def test_a_limit_of_nothing_and_a_new_one() -> None:
         (outcome("hit"), False),
     ],
 )
-def test_what_is_history(one: PartitionOutcome, is_history: bool) -> None:
+def test_who_is_behind(one: PartitionOutcome, is_behind: bool) -> None:
     """After ten seconds with a byte each: what was admitted in the last RECENT_S is none."""
     process = Process()
     process.wait(10, bytes_s=1)
     assert process.admitted_bytes - RECENT_S < 7
     process.answer(one)
-    assert bool(process.offsets) is is_history
+    assert bool(process.offsets) is is_behind
 
 
-def test_who_comes_back_to_the_end_reads_no_history() -> None:
+def test_who_comes_back_to_the_end_is_not_behind() -> None:
     process = Process()
     process.answer(outcome("miss", why="cold"), outcome("miss", why="cold", index=1))
     process.answer(outcome("hit"), client="other")

@@ -71,7 +71,7 @@ def test_one_view_as_text_and_as_json(
     config_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["top", str(config_file), "--once"]) == 0
-    assert "Readers of history: 1 in 1 partitions" in capsys.readouterr().out
+    assert "Readers behind: 1 in 1 partitions" in capsys.readouterr().out
     assert cli.main(["top", str(config_file), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(describe(build_state())))
 
@@ -118,11 +118,11 @@ def test_the_screen_goes_on_without_an_answer_until_the_user_ends_it(config_file
     command = [sys.executable, "-m", "proxy", "top", str(config_file), "--every", "500ms"]
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs) as watching:
         try:
-            read_until(ours, "Readers of history: 1 in 1 partitions")
+            read_until(ours, "Readers behind: 1 in 1 partitions")
             token.write_text("hunter3\n")
             read_until(ours, "/top answers 401")
             token.write_text("hunter2\n")
-            read_until(ours, "Readers of history: 1 in 1 partitions")
+            read_until(ours, "Readers behind: 1 in 1 partitions")
             watching.send_signal(signal.SIGINT)
             assert watching.wait(60) == 0
         finally:

@@ -13,7 +13,7 @@ from proxy.admin.live_view import describe
 from proxy.fetch.readers import ReadSums
 from proxy.top import words
 from proxy.top.screen import Order, build_screen
-from tests.proxy.admin.live_states import build_history, build_state
+from tests.proxy.admin.live_states import build_behind, build_state
 from throttle.controller import ControllerRule
 from throttle.disks import BusyRule
 from throttle.throttle import Throttle, ThrottleRules
@@ -36,7 +36,7 @@ def test_all_of_it_is_there() -> None:
         "Forebay ready  1.0 0123abc, node 7 at 127.0.0.1:19092, cache.mode serve",
         "hit ratio 75.0 % (since start 75.0 %), clients read 100 B/s, 3 clients",
         "memory reaches 90 s back (full), 600 B of 1.0 KB, 100 B/s come; leases 3 of 4, 0 lapsed",
-        "Readers of history: 1 in 1 partitions",
+        "Readers behind: 1 in 1 partitions",
         "in 10 s",
         "in 2 min",
         "nightly",
@@ -48,7 +48,7 @@ def test_all_of_it_is_there() -> None:
 def test_nobody_reads_and_nothing_is_wrong() -> None:
     state = build_state(
         readers={},
-        history=[],
+        behind=[],
         record_bytes={},
         warnings=[],
         queues=[],
@@ -66,7 +66,7 @@ def test_the_order_is_the_one_that_is_asked_for() -> None:
         Reader("often", None, "t"): ReadSums(9, 9, 1, 0, 0, 0.0),
         Reader("late", None, "t"): ReadSums(1, 1, 1, 0, 0, 9.0),
     }
-    said = describe(build_state(readers=readers, history=[]))
+    said = describe(build_state(readers=readers, behind=[]))
     for order, first in (("bytes", "much"), ("misses", "often"), ("delay", "late")):
         text = draw(said, order, rows=1)  # type: ignore[arg-type]
         assert first in text and not any(one in text for one in {"much", "often", "late"} - {first})
@@ -94,7 +94,7 @@ def test_a_disk_that_is_busy_and_one_without_counters() -> None:
     ],
 )
 def test_each_end_has_its_words(changed: dict[str, Any], said: str) -> None:
-    assert said in draw(describe(build_state(history=[build_history(**changed)])))
+    assert said in draw(describe(build_state(behind=[build_behind(**changed)])))
 
 
 def test_names_of_clients_are_neither_markup_nor_commands_to_a_terminal() -> None:
@@ -102,7 +102,7 @@ def test_names_of_clients_are_neither_markup_nor_commands_to_a_terminal() -> Non
     readers = {Reader(name, name, name): ReadSums(1, 0, 1)}
     text = draw(
         describe(
-            build_state(readers=readers, history=[build_history(reader=Reader(name, name, name))])
+            build_state(readers=readers, behind=[build_behind(reader=Reader(name, name, name))])
         )
     )
     assert "[bold red]x[/]" in text
