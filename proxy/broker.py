@@ -25,7 +25,7 @@ from proxy.fetch.accounts import Accounts
 from proxy.fetch.misses.coalescing import SharedReads
 from proxy.fetch.principals import Principals
 from proxy.fetch.purgatory import Purgatory
-from proxy.fetch.readers import Readers, Totals
+from proxy.fetch.readers import ProcessTotals, Readers
 from proxy.fetch.sessions.cache import SessionCache, SessionLimits
 from proxy.fetch.wakeups import WakeupBatch
 from proxy.identity.tokens import DelegationTokens
@@ -138,10 +138,10 @@ class Broker:
         self.serves = config.cache.mode == "serve"
         self.observes = config.cache.mode == "observe"
 
-    def read_totals(self) -> Totals:
+    def read_totals(self) -> ProcessTotals:
         """Counts of this process that the live view shows of a window."""
         counters = self.counters
-        return Totals(
+        return ProcessTotals(
             dict(counters.fetch.record_bytes),
             self.cache.peek_admitted_bytes(),
             counters.watch.lease_lapses,

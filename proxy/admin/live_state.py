@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from proxy.admin.log_queue import RecentLine
     from proxy.admin.samples import Process
     from proxy.broker import Broker
-    from proxy.fetch.readers import Mark, Standing
+    from proxy.fetch.readers import ReaderPosition, Standing
     from proxy.partitions.topics import Topic
     from throttle.throttle import DiskStatistics
 
@@ -241,7 +241,7 @@ def _describe_standing(
     )
 
 
-def find_paces(before: Mark, place: Mark) -> tuple[float | None, float | None]:
+def find_paces(before: ReaderPosition, place: ReaderPosition) -> tuple[float | None, float | None]:
     """(admitted bytes, seconds of the log) that a reader passes in a second; each None while not known."""
     took_s = place.seen_at - before.seen_at
     if took_s < SETTLED_S:

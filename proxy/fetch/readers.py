@@ -63,7 +63,7 @@ class ReadSums:
         self.delay_s += other.delay_s
 
 
-class Mark(NamedTuple):
+class ReaderPosition(NamedTuple):
     """Where a reader stood: `seen_at` in seconds, as `Broker.now`. `admitted_at`: the clock of admitted bytes at its
     records; None: memory did not have them. `timestamp_ms`: of its first batch; None: it was not read.
     """
@@ -78,11 +78,11 @@ class Mark(NamedTuple):
 class Standing:
     """A reader that is behind in one partition. `before` and `mark` are older places, at least MARK_EVERY_S apart."""
 
-    now: Mark
-    mark: Mark
-    before: Mark
+    now: ReaderPosition
+    mark: ReaderPosition
+    before: ReaderPosition
 
-    def move(self, to: Mark) -> None:
+    def move(self, to: ReaderPosition) -> None:
         """Note a newer place."""
         if to.seen_at - self.mark.seen_at >= MARK_EVERY_S:
             self.before, self.mark = self.mark, to
@@ -96,12 +96,12 @@ class Window:
     """
 
     begun_at: float
-    totals: Totals
+    totals: ProcessTotals
     rows: dict[ReaderKey, ReadSums] = field(default_factory=dict)
     others: ReadSums = field(default_factory=ReadSums)
 
 
-class Totals(NamedTuple):
+class ProcessTotals(NamedTuple):
     """Counts of the process since its start: record bytes by result and reason, bytes admitted to memory, and leases
     that lapsed.
     """
@@ -131,7 +131,7 @@ class Readers:
         self,
         limit: int,
         now: float,
-        read_totals: Callable[[], Totals],
+        read_totals: Callable[[], ProcessTotals],
         now_ms: Callable[[], int] = lambda: time_ns() // NS_IN_MS,
     ) -> None:
         """`now`: as `Broker.now`, in seconds. `now_ms`: milliseconds since 1970, as records' timestamps."""
@@ -199,7 +199,7 @@ class Readers:
                 else:
                     sums.pass_bytes += size_bytes
             if is_behind:
-                mark = Mark(now, asked[3], admitted_at, timestamp_ms)
+                mark = ReaderPosition(now, asked[3], admitted_at, timestamp_ms)
                 self._stand(key, asked[1], mark)
             elif behind and (there := behind.get(key)) is not None and asked[1] in there:
                 del there[asked[1]]
@@ -211,7 +211,7 @@ class Readers:
             return self._window.others
         return rows.setdefault(key, ReadSums())
 
-    def _stand(self, key: ReaderKey, index: int, to: Mark) -> None:
+    def _stand(self, key: ReaderKey, index: int, to: ReaderPosition) -> None:
         there = self.behind.get(key)
         standing = None if there is None else there.get(index)
         if standing is not None:

@@ -15,7 +15,7 @@ from proxy.accounting.counters import Counters
 from proxy.broker import Broker
 from proxy.fetch.accounts import Accounts
 from proxy.fetch.principals import Principals
-from proxy.fetch.readers import Readers, Totals
+from proxy.fetch.readers import ProcessTotals, Readers
 from proxy.fetch.wakeups import WakeupBatch
 from proxy.partitions.table import Partitions
 from proxy.partitions.topics import Leader, Topics
@@ -107,7 +107,7 @@ class QuietBroker:
         self.wakeups = WakeupBatch()
         self.client_groups = ClientGroups(PRINCIPALS)
         self.readers = Readers(
-            READERS, 0.0, lambda: Totals({}, self.cache.peek_admitted_bytes(), 0)
+            READERS, 0.0, lambda: ProcessTotals({}, self.cache.peek_admitted_bytes(), 0)
         )
         self.config: Any = SimpleNamespace(cache=SimpleNamespace(confirm_every_s=LEASE_UNTIL_S))
         self.node: Any = SimpleNamespace(is_this=lambda node_id: node_id == NODE)

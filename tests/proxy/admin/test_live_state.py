@@ -4,7 +4,7 @@ import pytest
 
 from proxy.admin.live_state import MemoryState, Reader, find_paces
 from proxy.admin.live_view import find_memory_end
-from proxy.fetch.readers import Readers, Totals
+from proxy.fetch.readers import ProcessTotals, Readers
 from proxy.partitions.readable import PartitionOutcome, PartitionStatus, ReadState
 from tests.proxy.admin.live_states import build_behind, build_state
 from tests.proxy.cached_partition import World
@@ -21,8 +21,8 @@ class Run:
         self.world, self.reads, self.now, self.at = World(), reads, 0.0, -1
         self.readers = Readers(10, 0.0, self.count)
 
-    def count(self) -> Totals:
-        return Totals({}, self.world.cache.peek_admitted_bytes(), 0)
+    def count(self) -> ProcessTotals:
+        return ProcessTotals({}, self.world.cache.peek_admitted_bytes(), 0)
 
     def find_clock(self, offset: int) -> int | None:
         """The clock at an offset's admission; None: memory does not hold it."""

@@ -15,9 +15,9 @@ from proxy.fetch.readers import (
     MARK_EVERY_S,
     RECENT_S,
     WINDOW_S,
+    ProcessTotals,
     Readers,
     ReadSums,
-    Totals,
 )
 from proxy.fetch.response import PENDING
 from proxy.partitions.readable import PartitionOutcome, PartitionStatus, ReadState
@@ -38,8 +38,8 @@ class Process:
         self.now = 0.0
         self.readers = Readers(limit, self.now, self.count, lambda: int(NOW_MS + 1000 * self.now))
 
-    def count(self) -> Totals:
-        return Totals(dict(self.record_bytes), self.admitted_bytes, 0)
+    def count(self) -> ProcessTotals:
+        return ProcessTotals(dict(self.record_bytes), self.admitted_bytes, 0)
 
     def wait(self, seconds: int, bytes_s: int = 0) -> None:
         for _ in range(seconds):
