@@ -22,8 +22,8 @@ from blockcache.errors import (
     PartitionsFull,
     StaleSlot,
 )
-from blockcache.layout import HEADER_BYTES, NODE_BYTES
-from blockcache.left import BROKEN, inspect_left
+from blockcache.layout import BROKEN, HEADER_BYTES, NODE_BYTES
+from blockcache.left import inspect_left
 from blockcache.results import Edges, Inserted, Span
 from blockcache.sections import plan_sections
 from blockcache.sending import Sender

@@ -15,6 +15,7 @@ from blockcache._pyfastcache import ffi, lib
 from blockcache.arena_file import MAGIC
 from blockcache.layout import (
     BLOCK,
+    BROKEN,
     ENTRY,
     HEADER_BYTES,
     ITEM,
@@ -154,6 +155,19 @@ def check_header(header: Any, size_bytes: int) -> None:
     )
     if max(ends) > size_bytes or header.partitions_touched > header.partitions_max:
         raise NoArena(f"an arena whose sections end at {max(ends)} of {size_bytes} bytes")
+
+
+def find_damage(view: memoryview) -> str | None:
+    """The part of an arena that is not as it must be (fc_check); None: it is whole. No process may be writing. Raises
+    NoArena.
+    """
+    header, torn = read_header(view)
+    if header.size_bytes > len(view):
+        raise NoArena(f"an arena of {header.size_bytes} in {len(view)} bytes")
+    if torn:
+        return "unfinished"
+    rc = lib.fc_check(ffi.cast("fc_arena *", ffi.from_buffer(view)))
+    return BROKEN.get(rc, str(rc)) if rc < 0 else None
 
 
 # The data pool

@@ -16,6 +16,12 @@ HEADER_BYTES: int = ffi.sizeof("fc_arena")
 NODE_BYTES: int = ffi.sizeof("fc_node")
 UNIT_BYTES: int = lib.FC_UNIT
 SHARED_SLOT: int = lib.FC_SHARED
+BROKEN = {
+    getattr(lib, name): name.removeprefix("FC_BROKEN_").lower()
+    for name in dir(lib)
+    if "BROKEN" in name
+}
+"""What fc_check returns -> the part of the arena that is not as it must be."""
 STATES = {lib.FC_IN_FIFO: "fifo", lib.FC_IN_LIMBO: "limbo", lib.FC_RESERVED: "lent"}
 
 PARTITION = struct.Struct("=16siIIIqqqQQQQQQQQQ")

@@ -55,10 +55,13 @@ _TOPIC_RESOURCE, _BROKER_RESOURCE = 2, 4  # org.apache.kafka.common.config.Confi
 
 
 class ApiVersions(NamedTuple):
-    """`ranges`: API key -> first and last version."""
+    """`ranges`: API key -> first and last version. `features`: finalized feature -> level, such as
+    metadata.version (KIP-584); empty below version 3.
+    """
 
     error_code: int
     ranges: dict[int, tuple[int, int]]
+    features: dict[str, int]
 
 
 class SaslHandshake(NamedTuple):
@@ -75,6 +78,24 @@ class SaslAuthenticate(NamedTuple):
     error_message: str | None
     auth_bytes: bytes
     session_lifetime_ms: int
+
+
+class TopicRights(NamedTuple):
+    """`operations`: bit N is set if the asking principal may do the operation with code N (AclOperation); the least
+    int32 where the broker does not say.
+    """
+
+    error_code: int
+    name: str
+    is_internal: bool
+    operations: int
+
+
+class ClusterRights(NamedTuple):
+    """As TopicRights, on the cluster; 0 without DESCRIBE on it (KafkaApis.handleDescribeCluster)."""
+
+    error_code: int
+    operations: int
 
 
 class CreatedTopic(NamedTuple):
@@ -171,7 +192,9 @@ def scan_api_versions_response(frame: Frame, version: int) -> ApiVersions:
     ranges = {
         int(row.api_key): (int(row.min_version), int(row.max_version)) for row in answer.api_keys
     }
-    return ApiVersions(error_code, ranges)
+    finalized = getattr(answer, "finalized_features", ())
+    features = {one.name: int(one.max_version_level) for one in finalized}
+    return ApiVersions(error_code, ranges, features)
 
 
 def build_metadata_request(
@@ -180,8 +203,11 @@ def build_metadata_request(
     client_id: str | None,
     *,
     topics: Sequence[TopicNameOrId] | None,
+    with_rights: bool = False,
 ) -> bytes:
-    """A Metadata request for topics by name, or by id (version 12 on); None is all. Never creates a topic."""
+    """A Metadata request for topics by name, or by id (version 12 on); None is all. Never creates a topic.
+    `with_rights` (version 8 on): the answer says what the asking principal may do with each topic.
+    """
     if (
         topics is not None
         and version < METADATA_BY_ID_FROM
@@ -202,7 +228,7 @@ def build_metadata_request(
         "topics": asked,
         "allow_auto_topic_creation": False,
         "include_cluster_authorized_operations": False,
-        "include_topic_authorized_operations": False,
+        "include_topic_authorized_operations": with_rights,
     }
     return _build(METADATA, version, correlation_id, client_id, values)
 
@@ -211,6 +237,33 @@ def _topic_row(topic: TopicNameOrId) -> dict[str, object]:
     if isinstance(topic, str):
         return {"name": topic, "topic_id": None}
     return {"name": None, "topic_id": UUID(bytes=bytes(topic))}
+
+
+def scan_topic_rights_response(frame: Frame, version: int) -> list[TopicRights]:
+    """The rights in a Metadata answer, version 8 to 13; raises `BadFrame`."""
+    return [
+        TopicRights(
+            int(topic.error_code),
+            topic.name or "",
+            topic.is_internal,
+            int(topic.topic_authorized_operations),
+        )
+        for topic in _scan(frame, METADATA, version).topics
+    ]
+
+
+def build_describe_cluster_request(
+    version: int, correlation_id: int, client_id: str | None
+) -> bytes:
+    """A DescribeCluster request, version 0 to 2, for the asking principal's rights on the cluster."""
+    values = {"include_cluster_authorized_operations": True, "include_fenced_brokers": False}
+    return _build(DESCRIBE_CLUSTER, version, correlation_id, client_id, values)
+
+
+def scan_describe_cluster_response(frame: Frame, version: int) -> ClusterRights:
+    """The rights in a DescribeCluster answer; raises `BadFrame`."""
+    answer = _scan(frame, DESCRIBE_CLUSTER, version)
+    return ClusterRights(int(answer.error_code), int(answer.cluster_authorized_operations))
 
 
 def build_sasl_handshake_request(

@@ -37,6 +37,8 @@ from proxy.admin.http import (
     build_routes,
     json_answer,
 )
+from proxy.admin.live_state import read_state
+from proxy.admin.live_view import build_view
 from proxy.admin.samples import collect
 from proxy.admin.switch_routes import SwitchAccess
 from proxy.broker import Broker
@@ -181,7 +183,7 @@ class Forebay:
             lambda: dataclasses.asdict(cache.statistics()),
             lambda: dataclasses.asdict(self.broker.disk_throttle.statistics()),
             self.broker.scheduler.report,
-        )
+        ) | build_view(lambda: read_state(self))
         if self.keeper is not None:
             routes[METRICS] = partial(self._answer_metrics, self.keeper)
         limits = config.admin

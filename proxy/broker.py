@@ -27,6 +27,7 @@ from proxy.fetch.accounts import Accounts
 from proxy.fetch.misses.coalescing import SharedReads
 from proxy.fetch.principals import Principals
 from proxy.fetch.purgatory import Purgatory
+from proxy.fetch.readers import ProcessTotals, Readers
 from proxy.fetch.sessions.cache import SessionCache, SessionLimits
 from proxy.fetch.wakeups import WakeupBatch
 from proxy.identity.tokens import DelegationTokens
@@ -96,10 +97,9 @@ class Broker:
             self.stored_runs = StoredRuns(
                 access_log, cache, config.access_log.queue_lines, RUN_ROWS
             )
-        self.client_groups: ClientGroups | None = None
-        if access_log is not None:
-            self.client_groups = ClientGroups(config.limits.max_connections)
+        self.client_groups = ClientGroups(config.limits.max_connections)
         self.counters = Counters()
+        self.readers = Readers(config.limits.readers, now(), self.read_totals)
         self.pipeline_counts = PipelineCounts()
         self.wakeups = WakeupBatch()
         self.requests = ByteBudget(config.limits.request_memory_bytes)
@@ -190,6 +190,15 @@ class Broker:
         """Whether what was found of these partitions in the arena may be served."""
         del partitions
         return True
+
+    def read_totals(self) -> ProcessTotals:
+        """Counts of this process that the live view shows of a window."""
+        counters = self.counters
+        return ProcessTotals(
+            dict(counters.fetch.record_bytes),
+            self.cache.peek_admitted_bytes(),
+            counters.watch.lease_lapses,
+        )
 
     @property
     def answer_bytes(self) -> int:

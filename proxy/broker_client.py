@@ -1,4 +1,4 @@
-"""A connection of a command's own (`forebay canary`) to a broker, directly or through Forebay. [socket]
+"""A connection of a command's own (canary, doctor) to a broker, directly or through Forebay. [socket]
 
 Owns connecting, TLS and SASL as Forebay's own connections do it, and one question at a time. Must not know what is
 asked. It is no part of the data path, so asyncio's streams suffice. Invariants:
@@ -17,14 +17,16 @@ from typing import TYPE_CHECKING, NamedTuple
 from protocol import control, metadata
 from protocol.errors import BadFrame, ErrorCode
 from protocol.primitives import INT32
+from proxy.config.units import Address
 from proxy.net import sasl_client
+from proxy.tls_context import build_client_context
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from protocol.primitives import Frame
-    from proxy.config.model import ListenerTls, UpstreamCredentials
-    from proxy.config.units import Address
+    from proxy.config.admin import AdminTls
+    from proxy.config.model import ListenerConfig, ListenerTls, UpstreamCredentials
 
 CLIENT_ID = "forebay-command"
 API_VERSIONS_VERSION, METADATA_VERSION, DESCRIBE_CONFIGS_VERSION = 3, 12, 4
@@ -60,6 +62,8 @@ class BrokerClient:
         self._timeout_s = timeout_s
         self.versions: dict[int, tuple[int, int]] = {}
         """API key -> first and last version that the broker, or Forebay for it, offers."""
+        self.features: dict[str, int] = {}
+        """The cluster's finalized features."""
 
     def authenticate(self) -> None:
         """Nothing: a command never opens a connection anew."""
@@ -138,13 +142,38 @@ async def _greet(client: BrokerClient, credentials: UpstreamCredentials | None) 
         API_VERSIONS_VERSION, 0, CLIENT_ID, software_name="forebay", software_version="0"
     )
     offered = control.scan_api_versions_response(await client.call(hello), API_VERSIONS_VERSION)
-    client.versions = offered.ranges
+    client.versions, client.features = offered.ranges, offered.features
     if credentials is not None:
         await sasl_client.authenticate(client, credentials)
 
 
+def find_local(listen: Address) -> Address:
+    """Where a process of the same host, or pod, reaches a listener. The port may be 0, which names none."""
+    local = {"": "127.0.0.1", "*": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
+    return Address(local.get(listen.host, listen.host), listen.port)
+
+
+def build_direct_endpoint(listener: ListenerConfig, address: Address) -> Endpoint:
+    """The broker behind a listener at `address`, by the present content of the files. Raises OSError."""
+    tls = listener.upstream_tls
+    context = build_client_context(tls) if tls.enabled else None
+    return Endpoint(address, context, tls.server_name, listener.upstream_credentials)
+
+
+def build_through_endpoint(
+    listener: ListenerConfig,
+    address: Address,
+    certificate: str | None = None,
+    key: str | None = None,
+) -> Endpoint:
+    """A listener of Forebay's own at `address`; arguments as of `build_listener_context`. Raises OSError."""
+    tls = listener.tls
+    context = build_listener_context(tls, certificate, key) if tls is not None else None
+    return Endpoint(address, context, None, listener.upstream_credentials)
+
+
 def build_listener_context(
-    tls: ListenerTls, certificate: str | None = None, key: str | None = None
+    tls: ListenerTls | AdminTls, certificate: str | None = None, key: str | None = None
 ) -> ssl.SSLContext:
     """TLS toward a listener of Forebay's own: trusts the certificates in the listener's own file alone, whatever names
     are in them. `certificate` and `key`: files of a client certificate. Raises OSError if a file cannot be loaded.

@@ -55,7 +55,11 @@ def find_version() -> str:
     return "0"
 
 
-EXTRAS = {"audit": ["pyspark", "numpy", "pandas", "pyarrow"], "canary": ["aiokafka"]}
+EXTRAS = {
+    "audit": ["pyspark", "numpy", "pandas", "pyarrow"],
+    "canary": ["aiokafka"],
+    "top": ["rich"],
+}
 """Extras and their packages."""
 
 

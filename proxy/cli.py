@@ -1,5 +1,6 @@
 """The command line: `forebay serve`, `forebay config check`, `forebay arena inspect`, `forebay
-audit`, `forebay canary`, `forebay switch`, `forebay injector`; and `forebay worker`, which only the supervisor starts.
+audit`, `forebay canary`, `forebay doctor`, `forebay top`, `forebay switch`, `forebay injector`; and `forebay
+worker`, which only the supervisor starts.
 
 Owns arguments, help, exit codes and the start order: configuration, log, event loop. Must not know
 configuration keys without a flag. Imports the modules of a command only when the command is given,
@@ -74,6 +75,8 @@ examples:
   forebay audit /var/log/forebay --out report
   forebay canary forebay.yaml --once
   forebay switch cache off --for 30m
+  forebay doctor forebay.yaml --bundle support.tar.gz
+  forebay top forebay.yaml
 
 {_EXIT_CODES}
 """
@@ -110,6 +113,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return run_injector(given[1:])
     if given[:1] == ["switch"]:
         return run_switch(given[1:])
+    if given[:1] == ["doctor"]:
+        return run_doctor(given[1:])
+    if given[:1] == ["top"]:
+        return run_top(given[1:])
     if given[:1] == ["worker"]:
         return run_worker(given[1:])
     options = build_parser().parse_args(given)
@@ -146,6 +153,8 @@ def build_parser() -> argparse.ArgumentParser:
     )
     commands.add_parser("canary", help="latency through Forebay and past it, every few seconds")
     commands.add_parser("injector", help="a Kubernetes webhook that puts the sidecar into pods")
+    commands.add_parser("doctor", help="check configuration, broker, machine and a running Forebay")
+    commands.add_parser("top", help="hit ratio, memory, top clients and readers behind, live")
     return parser
 
 
@@ -344,6 +353,20 @@ def run_injector(arguments: Sequence[str]) -> int:
 def run_switch(arguments: Sequence[str]) -> int:
     """`forebay switch ...`: proxy.switches.command parses `arguments`. Returns the exit code."""
     from proxy.switches.command import main as run
+
+    return run(arguments)
+
+
+def run_doctor(arguments: Sequence[str]) -> int:
+    """`forebay doctor ...`: proxy.doctor parses `arguments`. Returns the exit code."""
+    from proxy.doctor.command import main as run
+
+    return run(arguments)
+
+
+def run_top(arguments: Sequence[str]) -> int:
+    """`forebay top ...`: proxy.top parses `arguments`. Returns the exit code."""
+    from proxy.top.command import main as run
 
     return run(arguments)
 

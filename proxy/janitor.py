@@ -92,6 +92,7 @@ class Janitor:
                 self.tend_links,
                 self.make_room,
                 self._broker.purgatory.tick,
+                self._broker.readers.tick,
                 self._broker.cleanup.tick,
                 self._broker.own_connections.tick,
                 self._broker.sign_ins.tick,

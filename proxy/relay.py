@@ -220,11 +220,10 @@ def relay_share(link: RelayLink, head: RequestHeader, frame: Frame) -> None:
 
 
 def relay_group(link: RelayLink, head: RequestHeader, frame: Frame) -> None:
-    """Relay a request that names its consumer group, which is noted for the access log."""
-    groups = link.broker.client_groups
-    group = find_group(head, frame) if groups is not None else ""
-    if groups is not None and group:
-        groups.learn(link, group)
+    """Relay a request that names its consumer group, which is noted for the access log and `/top`."""
+    group = find_group(head, frame)
+    if group:
+        link.broker.client_groups.learn(link, group)
     relay(link, head, frame)
 
 

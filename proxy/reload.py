@@ -275,6 +275,7 @@ def apply_fetch_limits(broker: Broker, config: Config) -> None:
     broker.shared_reads.set_limit(limits.read_joiners)
     broker.partitions.set_limit(2 * limits.watched_partitions)
     broker.principals.set_limit(limits.principals)
+    broker.readers.set_limit(limits.readers)
     broker.sessions.set_limits(build_session_limits(limits))
 
 
@@ -315,6 +316,7 @@ APPLY: Final[tuple[Part, ...]] = (
             "limits.readJoiners",
             "limits.watchedPartitions",
             "limits.principals",
+            "limits.readers",
             "limits.fetchSessions",
             "limits.fetchSessionPartitions",
             "limits.requestPartitions",

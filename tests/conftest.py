@@ -29,6 +29,7 @@ KAFKA_39 = (
 SIGNED = (
     "tests/e2e/test_bogus_names.py",
     "tests/e2e/test_error_counts.py",
+    "tests/e2e/test_doctor.py",
     "tests/e2e/test_own_link_rights.py",
 )
 TOGETHER = {SPARK: (SPARK,), "Kafka 3.9": KAFKA_39, "signed": SIGNED}

@@ -14,6 +14,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 RUNTIME: list[str] = [
     *PROJECT["project"]["dependencies"],
     *PROJECT["project"]["optional-dependencies"]["canary"],
+    *PROJECT["project"]["optional-dependencies"]["top"],
 ]
 BUILD: list[str] = PROJECT["build-system"]["requires"]
 AUDIT: list[str] = PROJECT["project"]["optional-dependencies"]["audit"]

@@ -1,4 +1,4 @@
-"""Consumer groups of connections, for the access log.
+"""Consumer groups of connections, for the access log and the live view.
 
 Owns the groups that clients have named. Must not know requests. A client asks its group's coordinator on another
 connection than the leader whose records it reads (ConsumerNetworkClient: the coordinator's id is Integer.MAX_VALUE

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 PROBES: Final = ("/livez", "/readyz", "/healthz")
 METRICS: Final = "/metrics"
+TOP: Final = "/top"
+PAGE: Final = "/"
+"""The live view's page, which holds nothing: it asks for a token, and for the data with it."""
 LOOK_EVERY_S: Final = 1.0
 
 
@@ -40,7 +43,7 @@ class Access:
 
     def is_open(self, path: str) -> bool:
         """Whether a path needs neither token nor certificate."""
-        return path in PROBES or (self.opens_metrics and path == METRICS)
+        return path in PROBES or path == PAGE or (self.opens_metrics and path == METRICS)
 
     def has_token(self, authorization: bytes) -> bool:
         """Whether the value of an Authorization header carries the token (RFC 6750). Takes the same time for any

@@ -19,7 +19,7 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +35,9 @@ APART = ("listener", "disk")
 """Fields whose values tell causes apart."""
 CLOSE_TIMEOUT_S = 1.0
 """How long a stream that nobody reads may delay the end of the process."""
+KEPT_WARNINGS = 20
+LONGEST_WARNING = 300
+"""Characters of a warning that are kept."""
 Cause = tuple[object, ...]
 OTHERS: Cause = ()
 
@@ -51,6 +54,15 @@ class Stream(Protocol):
     def fileno(self) -> int:
         """The descriptor, for select()."""
         ...
+
+
+class RecentLine(NamedTuple):
+    """A warning or worse. `at`: seconds since 1970."""
+
+    at: float
+    level: str
+    logger: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +171,7 @@ class LogQueue(logging.Handler):
         self._limit_lines = limit_lines
         self._rates = _LineRates(now, each)
         self._queue: deque[str] = deque()
+        self._recent: deque[RecentLine] = deque(maxlen=KEPT_WARNINGS)
         self._dropped_lines = self._reported_lines = self._suppressed_lines = 0
         self._wake = threading.Event()
         self._closing = False
@@ -198,6 +211,14 @@ class LogQueue(logging.Handler):
             suppressed_lines=self._suppressed_lines + waiting_lines,
         )
 
+    def list_recent(self) -> list[RecentLine]:
+        """The last KEPT_WARNINGS warnings and errors that were written, the newest first."""
+        self.acquire()
+        try:
+            return list(reversed(self._recent))
+        finally:
+            self.release()
+
     def close(self) -> None:
         """Write all queued and waiting lines, for at most CLOSE_TIMEOUT_S, and end the thread.
         Idempotent.
@@ -213,6 +234,9 @@ class LogQueue(logging.Handler):
         if suppressed_lines:
             vars(record)["suppressed"] = suppressed_lines
             self._suppressed_lines += suppressed_lines
+        if (record.levelno or 0) >= logging.WARNING:
+            text = record.getMessage()[:LONGEST_WARNING]
+            self._recent.append(RecentLine(record.created, record.levelname, record.name, text))
         if len(self._queue) >= self._limit_lines:
             self._dropped_lines += 1
             return

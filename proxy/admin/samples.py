@@ -468,6 +468,9 @@ def _limits(process: Process) -> Iterator[Sample]:
         ("topic_lookup", len(broker.topic_lookup), TOPICS_LIMIT),
         ("watched_partitions", broker.replica_fetcher.watched, limits.watched_partitions),
         ("principals", len(broker.principals), limits.principals),
+        ("readers", broker.readers.rows, limits.readers),
+        ("readers_behind", broker.readers.standings, limits.readers),
+        ("client_groups", len(broker.client_groups), broker.client_groups.limit),
         ("authorization_waits", broker.principals.waiting, WAITS_LIMIT),
         ("fetch_sessions", sessions.sessions, limits.fetch_sessions),
         ("fetch_session_partitions", sessions.partitions, limits.fetch_session_partitions),
@@ -500,9 +503,6 @@ def _access_log(broker: Broker) -> Iterator[Sample]:
     yield Sample("forebay_access_log_written_bytes_total", (), statistics.written_bytes)
     yield Sample("forebay_access_log_dropped_lines_total", (), statistics.dropped_lines)
     yield Sample("forebay_access_log_pending_files", (), statistics.pending_files)
-    if broker.client_groups is not None:
-        yield Sample("forebay_queue_depth", ("client_groups",), len(broker.client_groups))
-        yield Sample("forebay_queue_limit", ("client_groups",), broker.client_groups.limit)
     if broker.counter_lines is not None:
         number = broker.counter_lines.note_scrape()
         yield Sample("forebay_access_log_counters_line", (), number)

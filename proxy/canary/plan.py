@@ -10,14 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from proxy.broker_client import Endpoint, build_listener_context
-from proxy.config.units import Address, parse_remote_address
-from proxy.tls_context import build_client_context
+from proxy.broker_client import build_direct_endpoint, build_through_endpoint, find_local
+from proxy.config.units import parse_remote_address
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from proxy.broker_client import Endpoint
     from proxy.config.model import Config, ListenerConfig
+    from proxy.config.units import Address
 
 SideName = Literal["through", "direct"]
 SIDES: Final[tuple[SideName, SideName]] = ("through", "direct")
@@ -51,15 +52,11 @@ class Side:
 
     def build_endpoint(self) -> Endpoint:
         """How to connect, by the present content of the certificates' files. Raises OSError if one cannot be loaded."""
-        credentials = self.listener.upstream_credentials
-        upstream, tls = self.listener.upstream_tls, self.listener.tls
         if self.name == "direct":
-            context = build_client_context(upstream) if upstream.enabled else None
-            return Endpoint(self.address, context, upstream.server_name, credentials)
-        if tls is None:
-            return Endpoint(self.address, None, None, credentials)
-        context = build_listener_context(tls, self.certificate_file, self.key_file)
-        return Endpoint(self.address, context, None, credentials)
+            return build_direct_endpoint(self.listener, self.address)
+        return build_through_endpoint(
+            self.listener, self.address, self.certificate_file, self.key_file
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +83,22 @@ def derive_sides(
     direct: str | None = None,
     client_certificate: Sequence[str] = (),
 ) -> tuple[Side, Side]:
-    """Both sides, by the listener of that name (None: the first). `through`, `direct`: HOST:PORT to use instead of its
-    `listen` and `upstream`. `client_certificate`: two files, certificate and key. Raises PlanRefused.
+    """Both sides, by the listener of that name (None: the first that is no passThrough). `through`, `direct`:
+    HOST:PORT to use instead of its `listen` and `upstream`. `client_certificate`: two files, certificate and key.
+    Raises PlanRefused.
     """
-    named = [one for one in config.listeners if listener in (None, one.name)]
+    named = [
+        one
+        for one in config.listeners
+        if one.name == listener or (listener is None and not one.pass_through)
+    ]
     if not named:
         known = ", ".join(one.name for one in config.listeners)
         raise PlanRefused(f"--listener: there is no {listener!r}; there are {known}")
     entry = named[0]
+    if entry.pass_through or entry.proxy_protocol != "none":
+        key_name = "passThrough" if entry.pass_through else "proxyProtocol"
+        raise PlanRefused(f"listener {entry.name} has {key_name}: name another one by --listener")
     certificate, key = client_certificate or (None, None)
     if entry.tls is not None and entry.tls.client_auth == "required" and certificate is None:
         raise PlanRefused(
@@ -112,8 +117,6 @@ def _parse(flag: str, text: str | None) -> Address | None:
 
 
 def _find_local(listen: Address) -> Address:
-    """Where a process of the same host, or pod, reaches a listener."""
     if listen.port == 0:
         raise PlanRefused(f"the listener has any free port ({listen}): name it by --through")
-    local = {"": "127.0.0.1", "*": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
-    return Address(local.get(listen.host, listen.host), listen.port)
+    return find_local(listen)

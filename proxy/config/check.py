@@ -314,17 +314,37 @@ def _unreadable(path: str) -> str | None:
     return None
 
 
+def find_arena_bytes(config: Config) -> int:
+    """Memory of the arena, at most: 0 without a cache, a quarter of `cache.size` where it observes."""
+    share = {"serve": 1, "observe": OBSERVED_SHARE}.get(config.cache.mode)
+    return config.cache.size_bytes // share if share else 0
+
+
+def sum_memory_bytes(config: Config) -> int:
+    """Memory of the arena, of requests and responses in flight, and of all processes, at most."""
+    limits = config.limits
+    in_flight_bytes = limits.request_memory_bytes + limits.response_memory_bytes
+    further = config.workers if config.workers > 1 else 0
+    process_bytes = PROCESS_BYTES + further * FURTHER_PROCESS_BYTES
+    return find_arena_bytes(config) + in_flight_bytes + process_bytes
+
+
+def count_open_files(config: Config) -> int:
+    """Open files of a worker, at most."""
+    limits = config.limits
+    sockets = 3 if any(listener.catch_up_upstream for listener in config.listeners) else 2
+    held = HELD_CONNECTIONS if limits.connection_rate_per_address else 0
+    connections = sockets * limits.max_connections + config.admin.max_connections + held
+    return connections + _FILES_BESIDE_CONNECTIONS
+
+
 def _check_cache(config: Config, memory: Memory) -> Iterator[Finding]:
-    cache, limits = config.cache, config.limits
+    cache = config.cache
     if cache.mode == "off":
         return
     size, total = format_size(cache.size_bytes), rough_size(memory.total_bytes)
     observes = cache.mode == "observe"
-    arena_bytes = cache.size_bytes // OBSERVED_SHARE if observes else cache.size_bytes
-    in_flight_bytes = limits.request_memory_bytes + limits.response_memory_bytes
-    further = config.workers if config.workers > 1 else 0
-    process_bytes = PROCESS_BYTES + further * FURTHER_PROCESS_BYTES
-    needed_bytes = arena_bytes + in_flight_bytes + process_bytes
+    arena_bytes, needed_bytes = find_arena_bytes(config), sum_memory_bytes(config)
     if memory.total_bytes and arena_bytes > memory.total_bytes:
         what = f"a quarter of {size}" if observes else size
         yield _problem(
@@ -387,12 +407,7 @@ def _check_limits(config: Config, _: Memory) -> Iterator[Finding]:
         yield _problem(
             "limits.connectionResponseMemory: is more than limits.responseMemory; lower it"
         )
-    sockets = 3 if any(listener.catch_up_upstream for listener in config.listeners) else 2
-    needed = (
-        sockets * limits.max_connections + config.admin.max_connections + _FILES_BESIDE_CONNECTIONS
-    )
-    if limits.connection_rate_per_address:
-        needed += HELD_CONNECTIONS
+    needed = count_open_files(config)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if hard != resource.RLIM_INFINITY and hard < needed:
         yield _warning(

@@ -421,6 +421,13 @@ class Limits(Section):
         "broker is asked once for all. Connections of further ones ask for themselves. 0: no rights are "
         "shared, for an authorizer that looks at more than principal, listener and host.",
     )
+    readers: Count = Field(
+        default=2048,
+        ge=0,
+        le=100_000,
+        description="Rows of the live view (`forebay top`, `/top`) in ten seconds: a client, its group and a topic. "
+        "Further ones share a row. As many partitions are known in which somebody is behind. 0: none.",
+    )
     fetch_sessions: Count = Field(
         default=1000,
         ge=0,

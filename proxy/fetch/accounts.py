@@ -109,6 +109,8 @@ class Accounts:
             else:
                 counts.wait_s.observe(waited_s)
                 counts.hit_s.observe(took_s - waited_s)
+            if outcomes and broker.readers.limit:
+                broker.readers.note(fetch.link.client_id, fetch.link.group, outcomes, left_at)
             if broker.scheduler.quotas.active:
                 _charge(broker, fetch.link.client_id, outcomes)
         if self.lines is not None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from proxy.advertised import AdvertisedCheck
     from proxy.fetch.misses.reads import Reads
     from proxy.fetch.purgatory import Purgatory
+    from proxy.fetch.readers import Readers
     from proxy.fetch.sessions.cache import SessionCache
     from proxy.fetch.sessions.context import FetchContext
     from proxy.fetch.sessions.repeated import RepeatedFetches, RepeatedPartitions
@@ -98,6 +99,10 @@ class FetchServices(MissServices, AuthorizationServices, Protocol):
     @property
     def accounts(self) -> ResponseAccounts:
         """The count and log of responses."""
+
+    @property
+    def readers(self) -> Readers:
+        """Who reads what."""
 
     @property
     def node(self) -> Node:

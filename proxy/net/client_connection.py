@@ -108,7 +108,7 @@ class ClientConnection(Generic[Services, Kept]):
         self.use = self.broker.modes.find(listener.name, number)
         """What memory does for it."""
         self.client_id: str | None = None
-        self.group: str | None = None  # the consumer group, for the access log; None: not known
+        self.group: str | None = None  # the consumer group, where it is known
         self._limits = self.broker.config.limits
         self._counters = self.broker.counters
         self._open = self.finishing = False
@@ -281,7 +281,7 @@ class ClientConnection(Generic[Services, Kept]):
     def name_client(self, client_id: str | None) -> None:
         """Note the client id of a request."""
         has_changed, self.client_id = client_id != self.client_id, client_id
-        if has_changed and self.broker.client_groups is not None:
+        if has_changed:
             self.broker.client_groups.name(self, client_id)
 
     def note_answered(self, ordinal: int) -> None:
@@ -663,8 +663,7 @@ class ClientConnection(Generic[Services, Kept]):
         self._counters.clients.close(cause, is_error=bool(blame) and cause not in BOUNDS)
         if blame:
             log.warning(blame, extra=self._fields(reason))  # the same text for all: a cause
-        if self.broker.client_groups is not None:
-            self.broker.client_groups.close(self)
+        self.broker.client_groups.close(self)
         self.handlers.close()
         self.upstream.close()
         self.catch_up.close()

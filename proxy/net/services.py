@@ -169,8 +169,8 @@ class ConnectionServices(NetServices, Protocol):
     """Handed to listeners and to the connections of clients."""
 
     @property
-    def client_groups(self) -> GroupNames | None:
-        """The consumer groups of clients; None: nobody asks."""
+    def client_groups(self) -> GroupNames:
+        """The consumer groups of clients."""
 
     @property
     def requests(self) -> ByteBudget:

@@ -37,10 +37,11 @@ class Topic:
 
     `leaders` has each partition that Metadata has shown, by index. It may be compacted until the broker has
     said otherwise. `settings`: the last described values of the settings by which
-    the broker stores produced batches; None before the first description.
+    the broker stores produced batches; None before the first description. `retention_ms`: how long the broker keeps
+    records; -1: for ever, None: not known.
     """
 
-    __slots__ = ("fidelity", "id", "leaders", "name", "settings")
+    __slots__ = ("fidelity", "id", "leaders", "name", "retention_ms", "settings")
 
     def __init__(self, topic_id: bytes, name: str) -> None:
         self.id = topic_id
@@ -48,6 +49,7 @@ class Topic:
         self.fidelity = Recompression()
         self.leaders: dict[int, Leader] = {}
         self.settings: tuple[str | None, ...] | None = None
+        self.retention_ms: int | None = None
 
     @property
     def may_be_compacted(self) -> bool:
@@ -58,6 +60,10 @@ class Topic:
     def learn_policy(self, may_be_compacted: bool) -> None:
         """Note the cleanup policy that the broker has described, or True if it has not."""
         self.fidelity.native.may_be_compacted = may_be_compacted
+
+    def learn_retention(self, retention_ms: int | None) -> None:
+        """Note how long the broker keeps records."""
+        self.retention_ms = retention_ms
 
     def learn_settings(self, settings: tuple[str | None, ...]) -> None:
         """Note the settings by which the broker stores batches."""

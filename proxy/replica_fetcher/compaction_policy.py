@@ -39,12 +39,15 @@ CLIENT_ID = "forebay-cleanup"
 POLICY = "cleanup.policy"
 STORING = ("compression.type", "message.timestamp.type")
 COMPACT = "compact"
+DELETE = "delete"
 TOMBSTONES_STAY_MS = "delete.retention.ms"
+RETENTION_MS = "retention.ms"
 EVERY_S = 60.0
 """Seconds between questions: a topic's policy may change at any time."""
 LEAST_STAY_MS = 2000 * EVERY_S
 """Where tombstones stay for less, a changed policy may be learned too late."""
 MOST_TOPICS = 200
+FOR_EVER = -1
 
 
 class CompactionPolicies:
@@ -83,7 +86,7 @@ class CompactionPolicies:
             0,
             CLIENT_ID,
             topics=list(asked),
-            settings=[POLICY, TOMBSTONES_STAY_MS, *STORING],
+            settings=[POLICY, TOMBSTONES_STAY_MS, RETENTION_MS, *STORING],
         )
         self._in_flight = True
         link.send(frame, 0, partial(self._answered, asked))
@@ -120,9 +123,20 @@ class CompactionPolicies:
         topic.learn_policy(
             policy is None or COMPACT in policy or stay_ms is None or float(stay_ms) < LEAST_STAY_MS
         )
+        topic.learn_retention(_find_retention(values))
         if not values:
             return
         settings = tuple(values.get(name) for name in STORING)
         if topic.settings is not None and topic.settings != settings:
             self._broker.distrust(topic, "settings")
         topic.learn_settings(settings)
+
+
+def _find_retention(values: Mapping[str, str | None]) -> int | None:
+    """How long the broker keeps records, in milliseconds; -1: for ever; None: it did not say. A segment is deleted once
+    its largest timestamp is older (UnifiedLog.deleteRetentionMsBreachedSegments), if the policy is to delete at all.
+    """
+    policy, kept_ms = values.get(POLICY), values.get(RETENTION_MS)
+    if policy is None or kept_ms is None or not kept_ms.removeprefix("-").isdecimal():
+        return None
+    return int(kept_ms) if DELETE in policy.split(",") else FOR_EVER

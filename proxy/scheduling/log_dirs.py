@@ -65,7 +65,7 @@ class ConfiguredDisks:
         self.unknown: list[Disk] = []
         self._diskstats_file = diskstats_file
         for disk in disks:
-            name, problem = _find_device(disk, diskstats_file)
+            name, problem = find_device(disk, diskstats_file)
             if name is not None:
                 self.add(disk, name)
                 continue
@@ -85,7 +85,7 @@ class ConfiguredDisks:
 
     def find_unknown(self) -> list[tuple[Disk, str]]:
         """Return those of `unknown` that a device is known for now, with its name. Changes nothing."""
-        looked = [(disk, _find_device(disk, self._diskstats_file)[0]) for disk in self.unknown]
+        looked = [(disk, find_device(disk, self._diskstats_file)[0]) for disk in self.unknown]
         return [(disk, name) for disk, name in looked if name is not None]
 
     def add(self, disk: Disk, name: str) -> None:
@@ -267,7 +267,7 @@ def list_partitions(directories: dict[str, str]) -> tuple[Placed, list[str]]:
     return placed, wrong
 
 
-def _find_device(disk: Disk, diskstats_file: str) -> tuple[str | None, str]:
+def find_device(disk: Disk, diskstats_file: str) -> tuple[str | None, str]:
     """Return the name of the device, configured or found by the device number of `directory`, and ""; or None and the
     reason.
     """

@@ -19,16 +19,21 @@ if TYPE_CHECKING:
 log = logging.getLogger("forebay.supervisor")
 
 
+def find_path(config: Config) -> Path | None:
+    """The arena's file; None where it is to be anonymous memory."""
+    if not config.cache.directory:
+        return None
+    name = f"forebay-{config.listeners[0].listen.port or os.getpid()}.arena"
+    return Path(config.cache.directory) / name
+
+
 def open_arena(config: Config) -> ArenaMemory | None:
     """The memory: what an earlier Forebay left if `cache.keepArena` is set, else empty. The
     file has the first listener's port in its name, or this process's id where that is 0. None: `cache.mode` is not
     `serve`, and a file that was left is removed. Raises ArenaError.
     """
     wanted = config.cache
-    path = None
-    if wanted.directory:
-        name = f"forebay-{config.listeners[0].listen.port or os.getpid()}.arena"
-        path = Path(wanted.directory) / name
+    path = find_path(config)
     if wanted.mode != "serve":
         if path is not None and remove_left(path):
             log.info("removed an arena that an earlier process left", extra={"file": str(path)})

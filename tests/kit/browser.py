@@ -1,4 +1,5 @@
-"""A headless Chromium that opens one file: what it draws, what it prints, and what a script measures in it.
+"""A headless Chromium that opens one file, or a page of a server on this machine: what it draws, what it prints, and
+what a script measures in it.
 
 Owns the process and its flags. Must not know the page. Invariants: no host name resolves, so that a page which loads
 something shows it as missing; each run has a profile of its own, removed afterwards; a run that does not end is killed.
@@ -25,7 +26,7 @@ _FLAGS: Final = (
     "--hide-scrollbars",
     "--no-first-run",
     "--no-pdf-header-footer",
-    "--host-resolver-rules=MAP * ~NOTFOUND",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.*",
 )
 _POLICY: Final = "script-src '"
 _RESULT: Final = re.compile(r'<pre id="measured">(.*?)</pre>', re.DOTALL)
@@ -42,6 +43,20 @@ def screenshot(
     """Draw the page's first `height` pixels as a PNG."""
     scheme = f"--blink-settings=preferredColorScheme={0 if is_dark else 1}"
     _run(page, f"--window-size={width},{height}", f"--screenshot={picture}", scheme)
+    return picture
+
+
+def open_address(address: str, *flags: str, wait_ms: int = 10_000) -> str:
+    """The document after a page from a server has run for `wait_ms`, in which pauses of its script take no time."""
+    return _run_at(address, *flags, f"--virtual-time-budget={wait_ms}", "--dump-dom")
+
+
+def screenshot_address(address: str, picture: Path, width: int, height: int) -> Path:
+    """Draw the first `height` pixels of a page from a server, after it has run for a while."""
+    flags = f"--window-size={width},{height}", f"--screenshot={picture}"
+    _run_at(
+        address, *flags, "--virtual-time-budget=10000", "--blink-settings=preferredColorScheme=1"
+    )
     return picture
 
 
@@ -72,10 +87,14 @@ def measure(page: Path, script: str, width: int = 1100) -> Any:
 
 
 def _run(page: Path, *flags: str) -> str:
+    return _run_at(page.as_uri(), *flags)
+
+
+def _run_at(address: str, *flags: str) -> str:
     chromium = find_chromium()
     assert chromium, MISSING
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        command = [chromium, *_FLAGS, f"--user-data-dir={profile}", *flags, page.as_uri()]
+        command = [chromium, *_FLAGS, f"--user-data-dir={profile}", *flags, address]
         ended = subprocess.run(
             command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
         )

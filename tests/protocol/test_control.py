@@ -35,12 +35,12 @@ from tests.protocol import oracle
 DECODED = {
     API_VERSIONS: control.scan_api_versions_response,
     METADATA: scan_metadata_response,
-    DESCRIBE_CLUSTER: control.scan_cluster_brokers,
     SASL_HANDSHAKE: control.scan_sasl_handshake_response,
     SASL_AUTHENTICATE: control.scan_sasl_authenticate_response,
     DESCRIBE_CONFIGS: control.scan_describe_configs_response,
     DESCRIBE_LOG_DIRS: control.scan_describe_log_dirs_response,
     CREATE_TOPICS: control.scan_create_topics_response,
+    DESCRIBE_CLUSTER: control.scan_describe_cluster_response,
 }
 TOPIC_ID = bytes(range(16))
 
@@ -134,9 +134,16 @@ def test_api_versions_answers_with_their_downgrade(version):
         }
         if answered >= 1:
             values["throttle_time"] = oracle.timedelta()
+        features = {}
+        if answered >= 3:
+            level = module.FinalizedFeatureKey(
+                name="metadata.version", max_version_level=25, min_version_level=7
+            )
+            values["finalized_features"], features = (level,), {"metadata.version": 25}
         frame = oracle.response_frame(module.ApiVersionsResponse(**values))
 
-        assert control.scan_api_versions_response(frame, version) == (error_code, {3: (0, 13)})
+        read = control.scan_api_versions_response(frame, version)
+        assert read == (error_code, {3: (0, 13)}, features)
 
 
 @pytest.mark.parametrize("version", oracle.versions(SASL_HANDSHAKE))
@@ -422,3 +429,32 @@ def test_create_topics_answers(version, data):
     read = control.scan_create_topics_response(oracle.response_frame(body), version)
 
     assert read == [(one.error_code, one.error_message) for one in body.topics]
+
+
+@pytest.mark.parametrize("version", range(8, 14))
+@settings(max_examples=examples(8), deadline=None)
+@given(data=st.data())
+def test_rights_on_topics(version, data):
+    asked = control.build_metadata_request(version, 8, "forebay", topics=None, with_rights=True)
+    assert body_of(METADATA, version, asked).include_topic_authorized_operations
+    body = data.draw(oracle.responses(METADATA, version))
+
+    read = control.scan_topic_rights_response(oracle.response_frame(body), version)
+
+    assert read == [
+        (one.error_code, one.name or "", one.is_internal, one.topic_authorized_operations)
+        for one in body.topics
+    ]
+
+
+@pytest.mark.parametrize("version", oracle.versions(DESCRIBE_CLUSTER))
+@settings(max_examples=examples(8), deadline=None)
+@given(data=st.data())
+def test_rights_on_the_cluster(version, data):
+    asked = control.build_describe_cluster_request(version, 8, "forebay")
+    assert body_of(DESCRIBE_CLUSTER, version, asked).include_cluster_authorized_operations
+    body = data.draw(oracle.responses(DESCRIBE_CLUSTER, version))
+
+    read = control.scan_describe_cluster_response(oracle.response_frame(body), version)
+
+    assert read == (body.error_code, body.cluster_authorized_operations)

@@ -10,10 +10,12 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from blockcache.cache import BlockCache
+from proxy.accounting.client_groups import ClientGroups
 from proxy.accounting.counters import Counters
 from proxy.broker import Broker
 from proxy.fetch.accounts import Accounts
 from proxy.fetch.principals import Principals
+from proxy.fetch.readers import ProcessTotals, Readers
 from proxy.fetch.wakeups import WakeupBatch
 from proxy.partitions.table import Partitions
 from proxy.partitions.topics import Leader, Topics
@@ -29,6 +31,7 @@ EPOCH = 5
 LEASE_UNTIL_S = 1.0
 NODE = 1
 PRINCIPALS = 3
+READERS = 100
 LEADERS = {index: Leader(NODE, EPOCH) for index in range(32)}
 
 
@@ -102,7 +105,10 @@ class QuietBroker:
         self.accounts = Accounts(stand_in(self), None)
         self.principals = Principals(PRINCIPALS)
         self.wakeups = WakeupBatch()
-        self.client_groups = None
+        self.client_groups = ClientGroups(PRINCIPALS)
+        self.readers = Readers(
+            READERS, 0.0, lambda: ProcessTotals({}, self.cache.peek_admitted_bytes(), 0)
+        )
         self.config: Any = SimpleNamespace(cache=SimpleNamespace(confirm_every_s=LEASE_UNTIL_S))
         self.node: Any = SimpleNamespace(is_this=lambda node_id: node_id == NODE)
         self.clock_s = 0.0

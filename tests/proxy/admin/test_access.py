@@ -13,7 +13,7 @@ import pytest
 import uvloop
 
 from proxy.admin import access as access_module
-from proxy.admin.access import PROBES, AdminAccess
+from proxy.admin.access import PAGE, PROBES, TOP, AdminAccess
 from proxy.admin.http import RESERVED, AdminServer, HttpResponse, build_probes
 from proxy.config.admin import Admin, AdminTls
 from proxy.config.units import Address
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 both_loops = pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
-GUARDED = ("/metrics", "/config")
+GUARDED = ("/metrics", "/config", TOP)
+OPEN_PATHS = (*PROBES, PAGE)
 
 
 class Stand:
@@ -74,7 +75,7 @@ async def standing(max_connections: int = 4, **keys: Any) -> AsyncIterator[Stand
     access = AdminAccess(config)
     routes = {
         **build_probes(lambda: (True, [])),
-        **{path: lambda: HttpResponse(b"x") for path in GUARDED},
+        **{path: lambda: HttpResponse(b"x") for path in (*GUARDED, PAGE)},
     }
     server = AdminServer(
         routes,
@@ -110,7 +111,7 @@ def tls_of(files: TlsFiles, **more: Any) -> AdminTls:
 def test_all_paths_are_served_over_tls_alone(run: Any, files: TlsFiles) -> None:
     async def scenario() -> None:
         async with standing(tls=tls_of(files)) as stand:
-            for path in (*PROBES, *GUARDED):
+            for path in (*OPEN_PATHS, *GUARDED):
                 assert await stand.ask(path, files) == 200
                 assert await stand.ask(path) == 0, "plain text"
             await until(lambda: stand.server.connections == 0)
@@ -123,7 +124,7 @@ def test_probes_need_no_certificate_and_all_else_does(run: Any, files: TlsFiles)
     async def scenario() -> None:
         tls = tls_of(files, client_ca_file=str(files.authority))
         async with standing(tls=tls) as stand:
-            for path in PROBES:
+            for path in OPEN_PATHS:
                 assert await stand.ask(path, files) == 200
             for path in GUARDED:
                 assert await stand.ask(path, files) == 403
@@ -142,8 +143,20 @@ def test_a_certificate_of_another_authority_reaches_nothing(
     async def scenario() -> None:
         tls = tls_of(files, client_ca_file=str(files.authority))
         async with standing(tls=tls) as stand:
-            for path in (*PROBES, *GUARDED):
+            for path in (*OPEN_PATHS, *GUARDED):
                 assert await stand.ask(path, files, other.client) == 0
+
+    run(scenario())
+
+
+@both_loops
+def test_the_page_holds_nothing_and_needs_nothing_its_data_does(run: Any, token_file: str) -> None:
+    async def scenario() -> None:
+        async with standing(token_file=token_file) as stand:
+            assert await stand.ask(PAGE) == 200
+            assert await stand.ask(TOP) == 401
+            assert await stand.ask(TOP, token="hunter3") == 401
+            assert await stand.ask(TOP, token="hunter2") == 200
 
     run(scenario())
 

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from proxy.admin.log import TextFormatter
-from proxy.admin.log_queue import MOST_CAUSES, SPEAK_EVERY_S, LogQueue
+from proxy.admin.log_queue import (
+    KEPT_WARNINGS,
+    LONGEST_WARNING,
+    MOST_CAUSES,
+    SPEAK_EVERY_S,
+    LogQueue,
+    RecentLine,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -89,6 +96,22 @@ def test_lines_are_written_as_they_come(scene: Scene) -> None:
     scene.say("one")
     scene.say("two %d", 2, topic="t")
     assert scene.end() == ["one", "two 2 topic=t"]
+
+
+def test_the_last_warnings_are_kept_cut_and_no_other_lines() -> None:
+    scene = Scene()
+    for number in range(KEPT_WARNINGS + 5):
+        scene.now_s += 1
+        scene.say(f"line {number}", levelno=logging.WARNING, created=float(number))
+        scene.say("all is well", levelno=logging.INFO)
+    scene.now_s += 1
+    scene.say("%s", "x" * 1000, levelno=logging.ERROR, levelname="ERROR", created=7.0)
+    newest, *others = scene.queue.list_recent()
+    assert newest == RecentLine(7.0, "ERROR", "x", "x" * LONGEST_WARNING)
+    assert [one.text for one in others] == [
+        f"line {number}" for number in range(KEPT_WARNINGS + 4, 5, -1)
+    ]
+    scene.end()
 
 
 def test_writer_does_not_wait_for_the_reader(scene: Scene) -> None:

@@ -67,6 +67,20 @@ def test_what_does_not_say_enough_is_refused(arguments: tuple[str, ...], reason:
         derive_sides(build_config(PLAIN), *arguments)
 
 
+@pytest.mark.parametrize(
+    "keys",
+    [{"passThrough": True}, {"proxyProtocol": "v2", "trustedProxies": "10.0.0.0/8"}],
+    ids=lambda keys: next(iter(keys)),
+)
+def test_a_listener_that_a_client_alone_cannot_pass_is_refused(keys: dict[str, Any]) -> None:
+    first = {**PLAIN, "name": "first", **keys}
+    second = {"name": "second", "listen": ":9093", "upstream": "b:2"}
+    with pytest.raises(PlanRefused, match=rf"first has {next(iter(keys))}.*--listener"):
+        derive_sides(build_config(first, second), "first")
+    if "passThrough" in keys:
+        assert derive_sides(build_config(first, second))[0].listener.name == "second"
+
+
 def test_any_free_port_must_be_named() -> None:
     config = build_config({**PLAIN, "listen": ":0"})
     with pytest.raises(PlanRefused, match="--through"):

@@ -13,7 +13,7 @@ from tests.proxy.session_messages import asked, fetch
 
 
 def fetch_of(broker):
-    link = stand_in(SimpleNamespace(broker=broker, client_id=None))
+    link = stand_in(SimpleNamespace(broker=broker, client_id=None, group=None))
     request = fetch((0, -1), asked(TOPIC_ID, 0))
     return ClientFetch(link, RequestHeader(FETCH, 13, 1, None, 0), request, None, 100, broker.now())
 

@@ -11,6 +11,7 @@ from proxy.replica_fetcher.compaction_policy import (
     EVERY_S,
     MOST_TOPICS,
     POLICY,
+    RETENTION_MS,
     STORING,
     TOMBSTONES_STAY_MS,
     VERSION,
@@ -18,7 +19,7 @@ from proxy.replica_fetcher.compaction_policy import (
 )
 from tests.proxy.followed_partition import LEADERS, QuietBroker
 
-SETTINGS = (POLICY, TOMBSTONES_STAY_MS, *STORING)
+SETTINGS = (POLICY, TOMBSTONES_STAY_MS, RETENTION_MS, *STORING)
 DAY_MS = "86400000"
 
 
@@ -91,6 +92,29 @@ def test_a_topic_whose_tombstones_go_soon_may_be_compacted_before_that_is_known(
     monkeypatch.setattr(control, "scan_describe_configs_response", lambda _frame, _version: rows)
     broker.link.sent[0][1](b"answer")
     assert topic.may_be_compacted is may_be
+
+
+@pytest.mark.parametrize(
+    ("policy", "kept_ms", "expected"),
+    [
+        ("delete", "604800000", 604_800_000),
+        ("delete", "-1", -1),
+        ("compact,delete", "5", 5),
+        ("compact", "5", -1),
+        ("delete", None, None),
+        (None, "5", None),
+    ],
+)
+def test_how_long_the_broker_keeps_records(broker, monkeypatch, policy, kept_ms, expected):
+    topic = broker.follow().topic
+    assert topic.retention_ms is None
+    CompactionPolicies(broker).tick(0.0)
+    rows = [
+        control.DescribedConfig(ErrorCode.NONE, "orders", {POLICY: policy, RETENTION_MS: kept_ms})
+    ]
+    monkeypatch.setattr(control, "scan_describe_configs_response", lambda _frame, _version: rows)
+    broker.link.sent[0][1](b"answer")
+    assert topic.retention_ms == expected
 
 
 def test_one_question_is_in_flight_and_repeated(broker, monkeypatch):
@@ -210,11 +234,11 @@ def test_changed_storage_settings_begin_a_generation(broker, monkeypatch):
         )
         broker.link.sent.pop()[1](b"answer")
 
-    describe(0.0, ErrorCode.NONE, "delete", DAY_MS, "producer", "CreateTime")
+    describe(0.0, ErrorCode.NONE, "delete", DAY_MS, DAY_MS, "producer", "CreateTime")
     describe(EVERY_S, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-    describe(2 * EVERY_S, ErrorCode.NONE, "compact", DAY_MS, "producer", "CreateTime")
+    describe(2 * EVERY_S, ErrorCode.NONE, "compact", DAY_MS, DAY_MS, "producer", "CreateTime")
     assert distrusted == []
-    describe(3 * EVERY_S, ErrorCode.NONE, "compact", DAY_MS, "gzip", "CreateTime")
+    describe(3 * EVERY_S, ErrorCode.NONE, "compact", DAY_MS, DAY_MS, "gzip", "CreateTime")
     assert distrusted == [(topic, "settings")]
-    describe(4 * EVERY_S, ErrorCode.NONE, "compact", DAY_MS, "gzip", "LogAppendTime")
+    describe(4 * EVERY_S, ErrorCode.NONE, "compact", DAY_MS, DAY_MS, "gzip", "LogAppendTime")
     assert distrusted == [(topic, "settings")] * 2

@@ -1,0 +1,1 @@
+"""`forebay top`: the live view in a terminal."""
