@@ -1,15 +1,14 @@
 """The audit from paths to findings.
 
-Owns the order of the work, what is cached, and the Parquet tables in `<out>/tables`. Must not know HTML.
-Invariants: rows are read by what sums and joins them alone (`kept_sums`, `curves`), all else is made of sums; what is
-collected to the driver is bounded by TOP rows, WINDOWS windows or a closed set; the findings hold plain values only.
+Owns the order of the work and what the findings are made of. Must not know HTML. Invariants: rows are read by what
+sums and joins them alone (`kept_sums`, `curves`), all else is made of sums; what is collected to the driver is bounded
+by a page of rows, WINDOWS windows, topics or a closed set; the findings hold plain values only.
 """
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -48,15 +47,20 @@ from spark_audit.reconcile import (
     reconcile_old,
     reconcile_scrape,
 )
-from spark_audit.sections import build_marks, merge_sections, read_boot_logs
+from spark_audit.report_tables import (
+    TableRow,
+    build_facts,
+    list_rows,
+    plan_tables,
+    sort_rows,
+    write_tables,
+)
+from spark_audit.sections import build_marks, read_boot_logs
 from spark_audit.sizing import Sizing
-from spark_audit.storage import Store, escape_glob, to_uri
-from spark_audit.sums import ADMISSIONS, BY_TIME, WINDOWED, SummedRows, build_sums
+from spark_audit.storage import Store, to_uri
+from spark_audit.sums import WINDOWED, SummedRows, build_sums
 from spark_audit.what_if.replay import WhatIf
 
-TOP: Final = 15
-WRITERS: Final = 3
-"""Tables that are computed at a time."""
 SCRATCH: Final = "lines-in-progress"
 """Table of the lines while the report is made; removed afterwards."""
 WINDOWS: Final = 240
@@ -65,8 +69,6 @@ PERIOD_TOPICS: Final = 200
 OTHER_TOPICS: Final = "(other topics)"
 """Stands for the topics beyond TOPIC_ROWS or PERIOD_TOPICS; no topic of Kafka can have this name."""
 _WINDOW_SECONDS: Final = (1, 2, 5, 10, 30, 60, 120, 300, 900, 3600, 6 * 3600, 24 * 3600)
-
-TableRow = dict[str, Any]
 
 
 class NothingToRead(Exception):
@@ -181,7 +183,7 @@ def _compute(
 ) -> Findings:
     lines, files, problems = source.lines, source.files, source.problems
     sums = read_sums(spark, source.table, plan_window_ms, say)
-    boots = _rows(tables.boots(sums.frames["boot_lines"], lines).orderBy("firstMs", "boot"))
+    boots = sort_rows(list_rows(tables.boots(sums.frames["boot_lines"], lines)), "firstMs", "boot")
     if not any(boot["fetchLines"] or boot["emptyLines"] for boot in boots):
         raise NothingToRead(_describe_nothing(files, problems, source.ledger))
     say(
@@ -197,30 +199,30 @@ def _compute(
     frames = dict(sums.frames)
     if not sums.fits(window_ms):
         frames |= build_sums(SummedRows(lines, window_ms), WINDOWED)
-    facts = _build_facts(frames, window_ms)
-    planned = _plan_tables(facts, frames, window_ms)
-    written = _write_tables(spark, planned, f"{to_uri(request.out)}/tables", say)
-    totals = _rows(written["totals"].orderBy("result", F.desc("bytes"), "reason"))
+    facts = build_facts(frames, window_ms)
+    planned = plan_tables(facts, frames, window_ms)
+    written = write_tables(spark, planned, f"{to_uri(request.out)}/tables", say)
+    totals = _sort_totals(written.rows["totals"])
     say("computing the sizing curve")
-    topics = _top(written["by_topic"], "topic")
+    topics = written.top("by_topic", "topic")
     (sizing, topic_sizing, _), what_if = read_curves(
         spark, source.table, frames, boots, cache_size_bytes, topics, totals, say
     )
     _write_curve(spark, sizing, f"{to_uri(request.out)}/tables")
     reconciliations = _reconcile(
-        request.counters, boots, facts.by_client, written["by_section"], lines
+        request.counters, boots, facts.by_client, written.frames["by_section"], lines
     )
     scraped = next((one for one in reconciliations if one.source == "scrape"), None)
     topic_reasons = _list_topic_reasons(facts.by_time, totals)
     topic_needs = plan_topic_needs(topic_sizing, cache_size_bytes)
-    total = _rows(tables.hit_ratio(facts.by_time))[0]
+    (total,) = list_rows(tables.hit_ratio(facts.by_time))
     evidence = Evidence(
         boots=boots,
         total=total,
         topic_reasons=topic_reasons,
-        stored=_rows(written["stored"]),
-        fresh_misses=_top(written["fresh_misses"], "topic"),
-        laggards=_top(written["laggards"], "topic", "clientId", "group"),
+        stored=written.rows["stored"],
+        fresh_misses=written.top("fresh_misses", "topic"),
+        laggards=written.top("laggards", "topic", "clientId", "group"),
         sizing=sizing,
         topic_sizing=topic_sizing,
         cache_size_bytes=cache_size_bytes,
@@ -233,23 +235,16 @@ def _compute(
         total=total,
         totals=totals,
         topics=topics,
-        clients=_top(written["by_client"], "clientId"),
-        partitions=_top(written["by_partition"], "topic", "partition"),
+        clients=written.top("by_client", "clientId"),
+        partitions=written.top("by_partition", "topic", "partition"),
         topic_reasons=topic_reasons,
         periods=_list_periods(facts.by_time, window_ms, boots),
-        windows=_rows(
-            written["by_window"].orderBy(F.desc("windowMs")).limit(WINDOWS).orderBy("windowMs")
-        ),
-        lag_bands=_rows(written["lag_bands"].orderBy("bandIndex")),
-        latency=_rows(written["latency"].orderBy("result")),
-        delays_by_client=_top(written["delays_by_client"], "clientId", by="delayMs_sum"),
-        delays_by_topic=_top(written["delays_by_topic"], "topic", by="delayMs_sum"),
-        admissions=_rows(
-            written["admissions"]
-            .groupBy("source")
-            .agg(F.sum("bytes").alias("bytes"))
-            .orderBy("source")
-        ),
+        windows=_list_windows(written.frames["by_window"]),
+        lag_bands=sort_rows(written.rows["lag_bands"], "bandIndex"),
+        latency=sort_rows(written.rows["latency"], "result"),
+        delays_by_client=written.top("delays_by_client", "clientId", by="delayMs_sum"),
+        delays_by_topic=written.top("delays_by_topic", "topic", by="delayMs_sum"),
+        admissions=_sum_admissions(written.frames["admissions"]),
         sizing=sizing,
         topic_sizing=topic_sizing,
         what_if=what_if,
@@ -258,9 +253,9 @@ def _compute(
         comparison=list(scraped.rows) if scraped else [],
         counters=request.counters[0] if request.counters else None,
         reconciliations=reconciliations,
-        groups=_top(written["by_group"], "group"),
-        brokers=join_brokers(boots, _rows(written["by_boot"])),
-        lag_times=_rows(written["lag_times"].orderBy("bandIndex")),
+        groups=written.top("by_group", "group"),
+        brokers=join_brokers(boots, written.rows["by_boot"]),
+        lag_times=sort_rows(written.rows["lag_times"], "bandIndex"),
         topic_needs=topic_needs,
         diagnoses=diagnose(evidence, request.prices),
         ledger=source.ledger,
@@ -277,76 +272,18 @@ def plan_window_ms(first_ms: int, last_ms: int, least_ms: int = 0) -> int:
     return _WINDOW_SECONDS[-1] * 1000
 
 
-class Facts(NamedTuple):
-    """All answers, summed in three ways (`tables.sum_answered`), each cached: by window, topic, result and reason; by
-    partition and result; by connection, result and reason, with the `learned` groups filled in. Each adds up to the
-    same.
-    """
-
-    by_time: DataFrame
-    by_partition: DataFrame
-    by_client: DataFrame
-    learned: DataFrame
+def _sort_totals(totals: list[TableRow]) -> list[TableRow]:
+    return sorted(totals, key=lambda row: (row["result"], -row["bytes"], row["reason"]))
 
 
-def _build_facts(frames: dict[str, DataFrame], window_ms: int) -> Facts:
-    start = tables.floor_to(F.col("windowMs"), window_ms)
-    by_client = frames["by_client"].persist()
-    learned = tables.learn_groups(by_client)
-    return Facts(
-        frames[BY_TIME].withColumn("windowMs", start).persist(),
-        frames["by_partition"],
-        tables.fill_groups(by_client, learned),
-        learned,
-    )
+def _list_windows(by_window: DataFrame) -> list[TableRow]:
+    """The last WINDOWS windows, ascending."""
+    return list_rows(by_window.orderBy(F.desc("windowMs")).limit(WINDOWS))[::-1]
 
 
-def _plan_tables(
-    facts: Facts, frames: dict[str, DataFrame], window_ms: int
-) -> dict[str, DataFrame]:
-    """The tables by name, not computed yet."""
-    by_time, by_client = facts.by_time, facts.by_client
-    return {
-        "totals": tables.totals(by_time),
-        "by_partition": tables.hit_ratio(facts.by_partition, "topic", "partition"),
-        "by_client": tables.hit_ratio(by_client, "clientId"),
-        "by_topic": tables.hit_ratio(by_time, "topic"),
-        "by_window": tables.hit_ratio(by_time, "windowMs"),
-        "misses": tables.reasons(by_time, "miss", "topic"),
-        "passes": tables.reasons(by_time, "pass", "topic"),
-        "by_group": tables.hit_ratio(tables.name_groups(by_client), "group"),
-        "by_boot": tables.hit_ratio(by_client, "boot"),
-        "by_section": merge_sections(frames["by_section"]),
-        "lag_bands": tables.lag_bands(frames["lags"]),
-        "lag_times": tables.lag_times(frames["lag_times"]),
-        "laggards": tables.laggards(frames["behind"], facts.learned),
-        "fresh_misses": tables.fresh_misses(frames["fresh"]),
-        "stored": tables.stored(frames["stored"]),
-        "latency": tables.latency(frames["total_times"], frames["wait_times"]),
-        "delays_by_client": tables.delays(frames["delays_by_client"], "clientId"),
-        "delays_by_topic": tables.delays(frames["delays_by_topic"], "topic"),
-        "admissions": tables.admissions(frames[ADMISSIONS], window_ms),
-    }
-
-
-def _write_tables(
-    spark: SparkSession,
-    planned: dict[str, DataFrame],
-    directory: str,
-    say: Callable[[str], None],
-) -> dict[str, DataFrame]:
-    """Write each table as Parquet and hand it back read from there, so that nothing is computed twice. WRITERS at a
-    time: the driver plans one while workers compute another.
-    """
-
-    def write(name: str) -> DataFrame:
-        path = f"{directory}/{name}"
-        planned[name].coalesce(1).write.mode("overwrite").parquet(path)
-        say(f"table {name}")
-        return spark.read.schema(planned[name].schema).parquet(escape_glob(path))
-
-    with ThreadPoolExecutor(WRITERS) as pool:
-        return dict(zip(planned, pool.map(write, planned), strict=True))
+def _sum_admissions(admissions: DataFrame) -> list[TableRow]:
+    by_source = admissions.groupBy("source").agg(F.sum("bytes").alias("bytes"))
+    return sort_rows(list_rows(by_source), "source")
 
 
 def _write_curve(spark: SparkSession, sizing: Sizing, directory: str) -> None:
@@ -376,7 +313,7 @@ def _reconcile(
             found.append(reconcile_scrape(scrape, logs.get(scrape.boot)))
             continue
         boot: str = max(boots, key=lambda row: (row["lastMs"], row["boot"]))["boot"]
-        rows = _rows(tables.totals(facts.where(F.col("boot") == boot)))
+        rows = list_rows(tables.totals(facts.where(F.col("boot") == boot)))
         log: Totals = {
             (row["result"], row["reason"]): (row["partitions"], row["bytes"]) for row in rows
         }
@@ -391,16 +328,14 @@ def _current_size(request: Request, boots: list[TableRow]) -> int | None:
     return request.cache_size_bytes or latest["cacheSizeBytes"] or max(counted, default=None)
 
 
-def _top(table: DataFrame, *keys: str, by: str = "bytes") -> list[TableRow]:
-    return _rows(table.orderBy(F.desc(by), *keys).limit(TOP))
-
-
 def _list_topic_reasons(facts: DataFrame, totals: list[TableRow]) -> list[TableRow]:
     """Bytes by topic, result and reason, sorted: the largest rows, and the rest of each result and reason as the topic
     OTHER_TOPICS, so that the rows add up to `totals`.
     """
     by_topic = tables.totals(facts, "topic").select("topic", "result", "reason", "bytes")
-    rows = _rows(by_topic.orderBy(F.desc("bytes"), "topic", "result", "reason").limit(TOPIC_ROWS))
+    rows = list_rows(
+        by_topic.orderBy(F.desc("bytes"), "topic", "result", "reason").limit(TOPIC_ROWS)
+    )
     rest = {(row["result"], row["reason"]): row["bytes"] for row in totals}
     for row in rows:
         rest[row["result"], row["reason"]] -= row["bytes"]
@@ -417,7 +352,7 @@ def _list_periods(facts: DataFrame, window_ms: int, boots: list[TableRow]) -> To
     span_ms = max(boot["lastMs"] for boot in boots) - min(boot["firstMs"] for boot in boots)
     width_ms = window_ms * max(1, -(-span_ms // (window_ms * WINDOWS)))
     largest = facts.groupBy("topic").agg(F.sum("bytes").alias("bytes"))
-    names = _rows(largest.orderBy(F.desc("bytes"), "topic").limit(PERIOD_TOPICS))
+    names = list_rows(largest.orderBy(F.desc("bytes"), "topic").limit(PERIOD_TOPICS))
     is_named = F.col("topic").isin(*(row["topic"] for row in names))
     coarse = facts.where(F.col("bytes") > 0).withColumns(
         {
@@ -426,12 +361,8 @@ def _list_periods(facts: DataFrame, window_ms: int, boots: list[TableRow]) -> To
         }
     )
     keys = ("startMs", "topic", "result", "reason")
-    rows = coarse.groupBy(*keys).agg(F.sum("bytes").alias("bytes")).orderBy(*keys).collect()
-    return TopicPeriods(width_ms, [tuple(row) for row in rows])
-
-
-def _rows(table: DataFrame) -> list[TableRow]:
-    return [row.asDict() for row in table.collect()]
+    rows = coarse.groupBy(*keys).agg(F.sum("bytes").alias("bytes")).collect()
+    return TopicPeriods(width_ms, sorted(tuple(row) for row in rows))
 
 
 def _describe_nothing(

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from spark_audit.session import SPARK_ERRORS, describe_spark_error
 from spark_audit.storage import Store, StoreError, escape_glob, plain_path
@@ -70,11 +71,14 @@ def code_version() -> str:
 
 
 class SumsEntry(NamedTuple):
-    """A marker. `extra`: what the entry of a whole table says beside its sums."""
+    """A marker. `schemas`: of each sum, by name, as Spark writes it in JSON: no file is opened to find it out. `extra`:
+    what the entry of a whole table says beside its sums.
+    """
 
     uri: str
     ingests: LeftOut
     window_ms: int
+    schemas: dict[str, Any]
     extra: dict[str, Any]
 
     @property
@@ -181,22 +185,21 @@ def keep_whole(
     entry = _new_entry(part, left_out, 0, whole.extra, _WHOLE)
     events = whole.read_events()
     numbered = events.append_column(_ORDER, _count_up(events.num_rows))
+    frames = {_AGES: whole.ages, _EVENTS: spark.createDataFrame(numbered).coalesce(1)}
     try:
-        whole.ages.write.parquet(_at(entry, _AGES))
-        spark.createDataFrame(numbered).coalesce(1).write.parquet(_at(entry, _EVENTS))
-        _mark(spark, part, entry)
+        for name, frame in frames.items():
+            frame.write.parquet(_at(entry, name))
+        _mark(spark, part, entry._replace(schemas=_describe_schemas(frames)))
     except (*SPARK_ERRORS, StoreError) as error:
         say(f"nothing is kept beside {plain_path(part.uri)}: {describe_spark_error(error)}")
 
 
 def _open_whole(spark: SparkSession, entry: SumsEntry) -> Whole:
-    ages = spark.read.parquet(escape_glob(_at(entry, _AGES)))
-
     def read_events() -> Any:
-        listed = spark.read.parquet(escape_glob(_at(entry, _EVENTS))).toArrow()
+        listed = _read(spark, entry, _EVENTS).toArrow()
         return listed.sort_by(_ORDER).drop_columns([_ORDER])
 
-    return Whole(ages, read_events, entry.extra)
+    return Whole(_read(spark, entry, _AGES), read_events, entry.extra)
 
 
 def _place_whole(table: LineTable) -> tuple[TablePart, LeftOut] | None:
@@ -241,7 +244,7 @@ def scan_marker(uri: str, text: str) -> SumsEntry | None:
         said = json.loads(text)
         if said["version"] != code_version():
             return None
-        return SumsEntry(uri, said["ingests"], said["windowMs"], said["extra"])
+        return SumsEntry(uri, said["ingests"], said["windowMs"], said["schemas"], said["extra"])
     except (ValueError, KeyError, TypeError):
         return None
 
@@ -250,7 +253,7 @@ def _new_entry(
     part: TablePart, ingests: LeftOut, window_ms: int, extra: Mapping[str, Any], prefix: str = ""
 ) -> SumsEntry:
     name = f"{prefix}{_stamp(time.time())}-{secrets.token_hex(4)}"
-    return SumsEntry(f"{part.uri}/{_FOLDER}/{name}", ingests, window_ms, dict(extra))
+    return SumsEntry(f"{part.uri}/{_FOLDER}/{name}", ingests, window_ms, {}, dict(extra))
 
 
 def _at(entry: SumsEntry, name: str) -> str:
@@ -258,7 +261,16 @@ def _at(entry: SumsEntry, name: str) -> str:
 
 
 def _open(spark: SparkSession, entry: SumsEntry) -> dict[str, DataFrame]:
-    return {name: spark.read.parquet(escape_glob(_at(entry, name))) for name in SUMS}
+    return {name: _read(spark, entry, name) for name in SUMS}
+
+
+def _read(spark: SparkSession, entry: SumsEntry, name: str) -> DataFrame:
+    schema = StructType.fromJson(entry.schemas[name])
+    return spark.read.schema(schema).parquet(escape_glob(_at(entry, name)))
+
+
+def _describe_schemas(frames: Mapping[str, DataFrame]) -> dict[str, Any]:
+    return {name: frame.schema.jsonValue() for name, frame in frames.items()}
 
 
 def _make(
@@ -278,6 +290,7 @@ def _make(
     rows = SummedRows(table.lines.where(F.col("ingest").isin(list(ingests))), window_ms)
     planned = build_sums(rows)
     entry = _new_entry(part, ingests, window_ms, {})
+    entry = entry._replace(schemas=_describe_schemas(planned))
     say(f"summing {sum(one.lines for one in reports):,} lines of {len(ingests)} ingests")
 
     def write(name: str) -> None:
@@ -303,6 +316,7 @@ def _mark(spark: SparkSession, part: TablePart, entry: SumsEntry) -> None:
         "version": code_version(),
         "ingests": entry.ingests,
         "windowMs": entry.window_ms,
+        "schemas": entry.schemas,
         "extra": entry.extra,
     }
     store.write_text(f"{entry.uri}.json", json.dumps(said))

@@ -123,13 +123,17 @@ class Store:
         return bytes(self._ask(uri, read)).decode("utf-8")
 
     def write_text(self, uri: str, text: str) -> None:
+        """Write a small file as UTF-8, as `write_bytes` does."""
+        self.write_bytes(uri, text.encode("utf-8"))
+
+    def write_bytes(self, uri: str, data: bytes) -> None:
         """Write a small file; a reader sees all of it or none, but for stores that rename by copying."""
 
         def write(system: Any, path: Any) -> None:
             beside = path.suffix(".tmp")
             renames = system.getScheme() in ("file", "hdfs", "viewfs")
             stream = system.create(beside if renames else path, True)
-            stream.write(bytearray(text.encode("utf-8")))
+            stream.write(bytearray(data))
             stream.close()
             if renames:
                 system.delete(path, False)

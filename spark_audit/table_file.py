@@ -49,6 +49,13 @@ def pack_files(batches: Iterable[Any]) -> Iterator[Any]:
         yield _row_of(key, file.close())
 
 
+def build_file(table: Any) -> bytes:
+    """A small Arrow table as one Parquet file."""
+    sink = io.BytesIO()
+    pq.write_table(table, sink, compression=_COMPRESSION)
+    return sink.getvalue()
+
+
 def widen(batch: Any) -> Any:
     """The batch with the columns of every type."""
     count, present = batch.num_rows, set(batch.schema.names)

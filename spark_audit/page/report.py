@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from metrics.access_log_schema import REASON_MEANING
 from spark_audit.diagnosis import LEAST_SHARE
-from spark_audit.job import Findings, TableRow
+from spark_audit.job import Findings
 from spark_audit.ledger import KINDS
 from spark_audit.page.charts import Line, Mark, Run, WindowBytes, draw_curves, draw_over_time
 from spark_audit.page.document import build_document
@@ -38,6 +38,7 @@ from spark_audit.page.html import (
 )
 from spark_audit.page.ledger import build_card, draw_ledger
 from spark_audit.problems import PROBLEMS
+from spark_audit.report_tables import TableRow
 from spark_audit.summary import Outlook, build_outlook, build_spared
 from spark_audit.tables import NO_GROUP
 from spark_audit.units import show_bytes, show_count, show_duration, show_ms, show_ratio, show_time

@@ -143,7 +143,7 @@ def test_a_table_that_cannot_be_written_to_is_reported_all_the_same(place: Place
 
 
 def entry_of(name: str, **ingests: list[int]) -> SumsEntry:
-    return SumsEntry(f"file:/t/_forebay/sums/{name}", ingests, 1000, {})
+    return SumsEntry(f"file:/t/_forebay/sums/{name}", ingests, 1000, {}, {})
 
 
 def test_an_entry_counts_for_ingests_of_which_the_same_is_left_out_and_only_once() -> None:
@@ -174,7 +174,9 @@ def test_what_others_are_making_now_is_no_leftover() -> None:
 def test_a_damaged_marker_does_not_count(text: str) -> None:
     assert scan_marker("file:/a", text) is None
     said = {"version": code_version(), "ingests": {"a": []}, "windowMs": 5, "extra": {}}
-    assert scan_marker("file:/a", json.dumps(said)) == SumsEntry("file:/a", {"a": []}, 5, {})
+    assert scan_marker("file:/a", json.dumps(said)) is None
+    entry = SumsEntry("file:/a", {"a": []}, 5, {}, {})
+    assert scan_marker("file:/a", json.dumps(said | {"schemas": {}})) == entry
 
 
 def test_what_is_no_table_has_to_be_read(tmp_path: Path) -> None:
