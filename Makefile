@@ -4,11 +4,13 @@ BIN := .venv/bin
 PYTHON ?= $(shell .ci/need --python)
 WORKERS ?= 5
 PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+TWO_WORKERS = $(patsubst %,tests/e2e/test_%.py,bytes clients exactly_once log_cleaning moved_log_start null_records odd_fetches own_reads \
+	read_committed recreated_topic replicas security_conformance sessions unclean_election unlike_producers verify)
 ALONE = $(BIN)/pytest -q -m alone $$(git grep -l 'mark\.alone' -- tests)
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE  # tests start interpreters by the hundred: each would compile every module again
 
-.PHONY: help build demo lab bench shape growth audit-bench audit-rows test check lint types suite audit-runs restart-runs monitoring collect tidy unit e2e soak kills chaos matrix cluster apiserver docs lock tools clean
+.PHONY: help build demo lab bench shape growth audit-bench audit-rows test check lint types suite audit-runs restart-runs workers monitoring collect tidy unit e2e soak kills chaos matrix cluster apiserver docs lock tools clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -63,6 +65,9 @@ suite: .venv/.ready
 
 audit-runs: build tools ## the audit for minutes: planted faults, looks under load, a killed follower, a Spark cluster and HDFS
 	$(BIN)/pytest -m long tests/spark_audit
+
+workers: build tools ## tests of bytes, sessions, transactions, rights and elections before two workers
+	FOREBAY_WORKERS=2 $(BIN)/pytest -q -n 2 $(TWO_WORKERS)
 
 restart-runs: build tools ## a warm restart with a group 200 MB behind
 	$(BIN)/pytest -m long tests/e2e/test_warm_restart.py

@@ -42,14 +42,15 @@ STORE = "bare-store"
 """What anybody pays who relays Produces and keeps a copy of each (bare_store.c)."""
 RELAY = "bare-relay"
 """What this language and event loop charge for standing between and looking at nothing (bare_relay.py)."""
-PASS, CACHE, NO_LOG, TLS, AGAINST = (
+PASS, CACHE, NO_LOG, TLS, WORKERS, AGAINST = (
     "forebay-pass",
     "forebay",
     "forebay-no-log",
     "forebay-tls",
+    "forebay-workers",
     "forebay-other",
 )
-ALL = (DIRECT, HAPROXY, TUNED, KROXYLICIOUS, BARE, STORE, RELAY, PASS, CACHE, NO_LOG, TLS, AGAINST)
+ALL = (DIRECT, HAPROXY, TUNED, KROXYLICIOUS, BARE, STORE, RELAY, PASS, CACHE, NO_LOG, TLS, WORKERS, AGAINST)
 START_TIMEOUT_S = 30.0
 CACHE_MIB = 256
 LIMITS = {"maxConnections": 10_000}
@@ -67,6 +68,7 @@ PASS_SETTINGS: Mapping[str, Any] = {
     "accessLog": {},
     "log": {"level": "warning", "format": "text"},
 }
+WORKERS_SETTINGS: Mapping[str, Any] = {**CACHE_SETTINGS, "workers": 2}
 NO_LOG_SETTINGS: Mapping[str, Any] = {**CACHE_SETTINGS, "accessLog": {}}
 OVERRIDES: Mapping[str, object] = {
     "log.segment.bytes": 64 << 20,
@@ -98,7 +100,7 @@ class Arm:
     @property
     def serves(self) -> bool:
         """Whether memory may answer."""
-        return self.name in (CACHE, NO_LOG, TLS, AGAINST)
+        return self.name in (CACHE, NO_LOG, TLS, WORKERS, AGAINST)
 
 
 @dataclass(slots=True)
@@ -222,7 +224,8 @@ def _takes_connections(address: tuple[str, int]) -> bool:
 
 def _start_forebay(place: Place) -> Arm:
     entry: dict[str, Any] = {"listen": f"{HOST}:{place.lease.port}", "upstream": place.upstream}
-    settings = {PASS: PASS_SETTINGS, NO_LOG: NO_LOG_SETTINGS}.get(place.name, CACHE_SETTINGS)
+    others = {PASS: PASS_SETTINGS, NO_LOG: NO_LOG_SETTINGS, WORKERS: WORKERS_SETTINGS}
+    settings = others.get(place.name, CACHE_SETTINGS)
     files: TlsFiles | None = None
     if place.name == TLS:
         files = write_certificates(place.directory)
@@ -265,5 +268,5 @@ STARTERS: Mapping[str, Callable[[Place], Arm]] = {
     BARE: _start_bare_send,
     STORE: _start_bare_store,
     RELAY: _start_bare_relay,
-    **dict.fromkeys((PASS, CACHE, NO_LOG, TLS, AGAINST), _start_forebay),
+    **dict.fromkeys((PASS, CACHE, NO_LOG, TLS, WORKERS, AGAINST), _start_forebay),
 }
