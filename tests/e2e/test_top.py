@@ -10,7 +10,9 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -249,12 +251,24 @@ def test_the_page_in_a_browser_shows_who_is_behind(pair: Pair, tmp_path: Path) -
         )
 
     wait_for(are_shown)
-    address = f"http://{HOST}:{pair.sidecar.admin_port}/"
-    document = re.sub("<script>.*?</script>", "", open_address(address), flags=re.DOTALL)
+    drawn = threading.Event()
+
+    def read_on() -> None:
+        while not drawn.is_set():
+            are_shown()
+
+    with ThreadPoolExecutor(1) as clients:
+        reading = clients.submit(read_on)
+        try:
+            address = f"http://{HOST}:{pair.sidecar.admin_port}/"
+            document = re.sub("<script>.*?</script>", "", open_address(address), flags=re.DOTALL)
+            picture = Path(os.environ.get("LIVE_VIEW_PICTURE") or tmp_path / "page.png")
+            screenshot_address(address, picture, 1200, 1150)
+        finally:
+            drawn.set()
+        reading.result(PATIENCE_S)
     assert '<b class="good">ready</b>' in document and topic in document
-    assert all(one in document for one in (*names, *names.values()))
-    picture = Path(os.environ.get("LIVE_VIEW_PICTURE") or tmp_path / "page.png")
-    screenshot_address(address, picture, 1200, 1150)
+    assert all(one in document for one in (*names, *names.values(), "web-1", "dashboard"))
     assert picture.stat().st_size > 10_000
     for one in (*consumers, tail):
         one.close()
