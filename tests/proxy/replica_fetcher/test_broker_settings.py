@@ -24,7 +24,8 @@ class AskedBroker(QuietBroker):
         self.own_connections = SimpleNamespace(
             usable=True, link=lambda _name: self, listener="clients"
         )
-        self.compared, self.settings = [], {}
+        self.compared: list[tuple[str, int]] = []
+        self.settings: dict[str, str] = {}
         self.advertised = SimpleNamespace(
             note=lambda listener, brokers: self.compared.append((listener, len(brokers))),
             learn_settings=self.settings.update,
