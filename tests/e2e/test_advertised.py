@@ -71,7 +71,7 @@ def test_another_port_is_said_with_the_line_that_mends_it(stack: contextlib.Exit
     sidecar = misled.front()
     wait_until(lambda: differs(sidecar) == {"port": 1, "host": 0}, "it is seen")
     sidecar.wait_for_log(f"is at {misled.told}, none of Forebay's addresses")
-    sidecar.wait_for_log(f"advertised.listeners={CLIENT}://")
+    sidecar.wait_for_log(f"{CLIENT}://{HOST}:{misled.lease.port}")
     assert sidecar.metrics()["forebay_advertised_mismatches_total", "default", "port"] >= 1
     line = re.findall(
         r"server\.properties: (advertised\.listeners=\S+)", sidecar.log_tail(100_000)
