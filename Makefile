@@ -96,7 +96,7 @@ chaos: build tools ## clients while brokers, Forebays and wires fail, and beside
 matrix: build tools ## clients of many kinds and ages, directly and through Forebay; writes docs/clients.md
 	$(BIN)/python -m tests.matrix --write docs/clients.md $(MATRIX)
 
-cluster: build tools ## the chart on a Kubernetes of one node in namespaces of its own; root; the first time 15 minutes more
+cluster: build tools ## the chart on a Kubernetes of one node in namespaces of its own; root; the first time 20 minutes more
 	$(BIN)/python -m tests.cluster build && $(BIN)/pytest -s -m long tests/cluster
 
 apiserver: build ## every scenario of the chart before a real API server; no root; a minute, the first time ten more

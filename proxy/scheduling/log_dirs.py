@@ -70,7 +70,10 @@ class ConfiguredDisks:
                 self.add(disk, name)
                 continue
             self.unknown.append(disk)
-            log.warning(
+            # At a pod's first start the broker, which starts later, has made no directory yet.
+            is_early = disk.directory is not None and not Path(disk.directory).exists()
+            log.log(
+                logging.INFO if is_early else logging.WARNING,
                 "throttle.disks: no device is known for %s: %s; its misses are not delayed. A directory that the"
                 " broker has yet to make is found by itself; else name it in `device`",
                 disk.directory or disk.broker_directory,

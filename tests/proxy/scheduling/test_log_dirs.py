@@ -1,6 +1,7 @@
 """The disk of a partition: directories, the broker's answer, one disk for all, unknown disks."""
 
 import asyncio
+import logging
 import os
 from types import SimpleNamespace
 
@@ -173,6 +174,7 @@ def test_unknown_device_is_logged_and_delays_nothing(tmp_path, caplog, content):
 
 
 async def test_of_several_a_directory_that_is_made_later_is_found(tmp_path, caplog):
+    caplog.set_level(logging.INFO, logger="forebay.log_dirs")
     number = tmp_path.stat().st_dev
     stats = tmp_path / "diskstats"
     stats.write_text(f"{os.major(number)} {os.minor(number)} mine 1 0 8 1 0 0 0 0 0 1 1\n")
@@ -183,6 +185,8 @@ async def test_of_several_a_directory_that_is_made_later_is_found(tmp_path, capl
         diskstats_file=str(stats),
     )
     assert f"no device is known for {late}: {late}: No such file or directory" in caplog.text
+    (record,) = [one for one in caplog.records if "no device is known" in one.getMessage()]
+    assert record.levelno == logging.INFO, "a broker that has not started yet is no reason to warn"
     found.tick(0.0)
     await settle(found)
     assert (found.names, found.unknown) == (["sda"], [str(late)])
