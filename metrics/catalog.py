@@ -810,8 +810,8 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
         Metric(
             "forebay_relayed_request_seconds",
             "histogram",
-            "Time of relayed requests, all but Produce and Fetch, from arrival to the broker's response; an API's series"
-            " begin with its first response",
+            "Time of relayed requests, all but Produce and Fetch, from arrival to the broker's response; an API's"
+            " series begin with its first response",
             ("api_key",),
         ),
         Metric(
