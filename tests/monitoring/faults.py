@@ -361,20 +361,19 @@ def cut_wire(stage: Stage) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def read_nothing(stage: Stage) -> Iterator[None]:
-    """Clients ask for much and take nothing of it."""
-
-    def work() -> None:
-        with contextlib.ExitStack() as stack:
-            for _ in range(10):
-                client = stack.enter_context(RawClient(stage.bootstrap("plain")))
-                reader = RawReader(client, stage.old)
-                for _ in range(10):
-                    client.send_fetch(reader.version, [reader.asked()], max_wait_ms=0)
-            time.sleep(4)
-
-    with Worker(work):
+def fill_requests(stage: Stage) -> Iterator[None]:
+    """Large Produces wait for a topic's log, as many as the bound on their bytes allows."""
+    topic = create_topic(stage.broker.direct)
+    batch = batch_v2(1, value=b"r" * 150_000)
+    stage.slow.delay(topic, 2.0)
+    address = stage.bootstrap("plain")
+    crowd = [Asking(address, lambda: build_produce(topic, batch, -1), 0.05) for _ in range(20)]
+    try:
         yield
+    finally:
+        stage.slow.heal()
+        for one in crowd:
+            one.end()
 
 
 @contextlib.contextmanager
@@ -413,7 +412,7 @@ CASES = (
     Case(open_connections, "plain", ("ForebayConnectionsNearLimit",)),
     Case(break_handler, "plain", ("ForebayInternalErrors",)),
     Case(fill_disk, "plain", ("ForebayAccessLogDrops",)),
-    Case(read_nothing, "plain", ("ForebayMemoryBound",)),
+    Case(fill_requests, "plain", ("ForebayMemoryBound",)),
     Case(lag_behind, "plain", ("ForebayCacheTooSmall",)),
     Case(spoil_memory, "plain", ("ForebayMemoryDiffers",)),
     Case(hang_topic, "plain", ("ForebayTopicHangs",)),

@@ -15,8 +15,10 @@ import yaml
 CHART = Path(__file__).parents[2] / "helm" / "forebay"
 RULES_FILE = CHART / "rules" / "forebay.yaml"
 WINDOW_S = 16
-"""Of every range. Scrapes are two seconds apart."""
-_RANGE = re.compile(r"(?<!last_over_time)\(([^()\[\]]*)\[\d+[smhd]\]")
+"""Of ranges below an hour. Scrapes are two seconds apart."""
+LONG_WINDOW_S = 60
+"""Of longer ones: they count what takes a while."""
+_RANGE = re.compile(r"(?<!last_over_time)\(([^()\[\]]*)\[\d+([smhd])\]")
 
 
 def read_rules() -> list[dict[str, Any]]:
@@ -26,8 +28,12 @@ def read_rules() -> list[dict[str, Any]]:
 
 
 def shorten(rule: dict[str, Any]) -> dict[str, Any]:
-    """The rule with a `for` of a second, where it has one, and with ranges of WINDOW_S."""
-    expression = _RANGE.sub(rf"(\1[{WINDOW_S}s]", rule["expr"])
+    """The rule with a `for` of a second, where it has one, and with ranges of WINDOW_S or LONG_WINDOW_S."""
+
+    def cut(found: re.Match[str]) -> str:
+        return f"({found[1]}[{LONG_WINDOW_S if found[2] in 'hd' else WINDOW_S}s]"
+
+    expression = _RANGE.sub(cut, rule["expr"])
     return {**rule, "expr": expression, **({"for": "1s"} if "for" in rule else {})}
 
 

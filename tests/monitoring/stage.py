@@ -170,15 +170,15 @@ class Stage:
                 "limits": {
                     "maxConnections": 60,
                     "idleTimeout": "1h",
-                    "responseMemory": "8MiB",
-                    "connectionResponseMemory": "4MiB",
+                    "requestMemory": "2MiB",
+                    "connectionRequestMemory": "1MiB",
                 },
             },
         )
 
     def _open_throttled(self) -> None:
         """With disks whose counters the test writes."""
-        places = [{"device": "sdx"}]
+        places = [{"device": "sdx", "throughput": "1GB"}]
         throttle = build_throttle(self.disks, places, maxDelay="300ms", waitingRequests="3")
         entry = {"listen": self._own_address(), "upstream": self._upstream()}
         self._add("throttled", [entry], {"throttle": throttle})
