@@ -13,7 +13,7 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -49,6 +49,7 @@ task's rows files of their own.
 """
 PASSES: Final = 3
 """Jobs that read files, at most: a file that vanished is looked for under its compressed name."""
+ICEBERG: Final = "iceberg"
 _PACKED: Final = ", ".join(
     f"{name} string" for name in (*table_file.PARTITIONED_BY, table_file.CONTENT)
 )
@@ -195,8 +196,32 @@ def _append(
         writer = writer.option("compression", "none")
     else:
         rows: DataFrame = named.mapInArrow(read_wide, row_struct())
-        writer = rows.write.format(data_format).option("mergeSchema", "true")
+        if data_format == ICEBERG and not Store(spark).exists(lines_uri(table)):
+            _make_iceberg(spark, rows, lines_uri(table))
+        writer = rows.write.format(data_format)
+        if data_format != ICEBERG:
+            writer = writer.option("mergeSchema", "true")
     writer.mode("append").partitionBy(*table_file.PARTITIONED_BY).save(lines_uri(table))
+
+
+def _make_iceberg(spark: SparkSession, rows: DataFrame, uri: str) -> None:
+    """An empty table for these rows: Spark's writer makes tables of a catalog alone, and none at a path. TableError:
+    Iceberg's classes are not there.
+    """
+    context: Any = spark.sparkContext
+    iceberg = context._jvm.org.apache.iceberg
+    try:
+        schema = iceberg.spark.SparkSchemaUtil.convert(cast("Any", rows)._jdf.schema())
+    except TypeError as error:  # the name of a class that is not there is a package to Py4J
+        raise TableError(
+            "Iceberg is not among Spark's jars: name its runtime for this Spark by --conf spark.jars=FILE"
+        ) from error
+    spec = iceberg.PartitionSpec.builderFor(schema)
+    for name in table_file.PARTITIONED_BY:
+        spec = spec.identity(name)
+    iceberg.hadoop.HadoopTables(context._jsc.hadoopConfiguration()).create(
+        schema, spec.build(), uri
+    )
 
 
 def _raise_unready(error: Exception) -> None:
@@ -218,7 +243,9 @@ def _reported(
     try:
         reader = spark.read.format(data_format)
         reader = reader.schema(row_struct()) if data_format == DEFAULT_FORMAT else reader
-        rows = reader.load(escape_glob(lines_uri(table))).where(F.col("ingest") == name)
+        uri = lines_uri(table)
+        place = escape_glob(uri) if data_format == DEFAULT_FORMAT else uri
+        rows = reader.load(place).where(F.col("ingest") == name)
         found = {report.path for report in read_reports(rows)}
     except SPARK_ERRORS as error:
         raise TableError(f"{table} cannot be read back: {describe_spark_error(error)}") from error

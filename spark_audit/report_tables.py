@@ -51,7 +51,7 @@ class Facts(NamedTuple):
     learned: DataFrame
 
 
-class Written(NamedTuple):
+class WrittenTables(NamedTuple):
     """The tables by name: rows of those in COLLECTED, in no order; the others as they are read back."""
 
     rows: dict[str, list[TableRow]]
@@ -110,10 +110,10 @@ def write_tables(
     planned: Mapping[str, DataFrame],
     directory: str,
     say: Callable[[str], None],
-) -> Written:
+) -> WrittenTables:
     """Write each table as Parquet below `directory`, WRITERS at a time. StoreError: it cannot be written there."""
     store = Store(spark)
-    written = Written({}, {})
+    written = WrittenTables({}, {})
 
     def write(name: str) -> None:
         path = f"{directory}/{name}"

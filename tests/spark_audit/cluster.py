@@ -8,14 +8,10 @@ with the block.
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -28,9 +24,9 @@ from urllib.parse import quote
 import pyspark
 
 from spark_audit.session import find_java
-from tests.kit.broker.jars import cache_home, locked_jars
 from tests.kit.broker.ports import lease_port
 from tests.kit.broker.process import JVM_FLAGS, JavaProcess
+from tests.spark_audit.pinned import fetch_jars, fetch_packages
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -79,31 +75,6 @@ def _ask(port: int, path: str) -> Any:
         return None
 
 
-def _jars_of(name: str) -> Path:
-    return locked_jars(name, Path(__file__).with_name(f"{name}.lock").read_text())
-
-
-def moto_packages() -> Path:
-    """The directory with moto and what it needs, of the pinned bytes, fetched once into the user's cache: it asks for
-    older packages than the project's own.
-    """
-    lock = Path(__file__).with_name("moto.lock")
-    home = cache_home()
-    target = home / f"moto-{hashlib.sha256(lock.read_bytes()).hexdigest()[:12]}"
-    with (home / ".moto-lock").open("w") as guard:
-        fcntl.flock(guard, fcntl.LOCK_EX)
-        if not target.is_dir():
-            staging = Path(tempfile.mkdtemp(prefix=".moto-", dir=home))
-            install = ["pip", "install", "-q", "--require-hashes", "-r", str(lock)]
-            command = [sys.executable, "-m", *install, "--target", str(staging / "packages")]
-            try:
-                subprocess.run(command, check=True, capture_output=True, text=True)
-                (staging / "packages").rename(target)
-            finally:
-                shutil.rmtree(staging)
-    return target
-
-
 def _request(url: str, method: str, content: bytes | None) -> Any:
     """FileNotFoundError: the store has no such file."""
     asked = urllib.request.Request(url, data=content, method=method)
@@ -150,7 +121,7 @@ class Cluster:
             "access.key": "anyone",
             "secret.key": "nothing",
         }
-        jars = sorted(str(path) for path in _jars_of(S3_CLIENT).glob("*.jar"))
+        jars = sorted(str(path) for path in fetch_jars(S3_CLIENT).glob("*.jar"))
         return {f"spark.hadoop.fs.s3a.{key}": value for key, value in said.items()} | {
             "spark.jars": ",".join(jars)
         }
@@ -226,7 +197,7 @@ class Cluster:
     def _start_s3(self) -> None:
         port = str(self._ports["s3"])
         server = [sys.executable, "-m", "moto.server", "-H", HOST, "-p", port]
-        self._start("s3", ["env", f"PYTHONPATH={moto_packages()}", *server])
+        self._start("s3", ["env", f"PYTHONPATH={fetch_packages('moto')}", *server])
 
         def has_bucket() -> bool:
             with suppress(OSError), _request(f"http://{HOST}:{port}/{BUCKET}", "PUT", b""):
@@ -236,7 +207,7 @@ class Cluster:
         self._wait(has_bucket)
 
     def _start_hdfs(self) -> None:
-        jars = _jars_of(HADOOP)
+        jars = fetch_jars(HADOOP)
         settings = self._directory / "hadoop"
         settings.mkdir()
         values = {

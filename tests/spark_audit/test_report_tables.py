@@ -7,7 +7,7 @@ import io
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_audit.report_tables import COLLECTED, TOP, Written, sort_rows
+from spark_audit.report_tables import COLLECTED, TOP, WrittenTables, sort_rows
 from spark_audit.table_file import build_file
 
 
@@ -26,7 +26,7 @@ def test_rows_are_ordered_with_null_first_by_key_and_last_by_most() -> None:
 
 def test_the_top_of_a_collected_table_is_a_page() -> None:
     rows = [{"topic": f"t{number:02}", "bytes": number % 10} for number in range(40)]
-    top = Written({"by_topic": rows}, {}).top("by_topic", "topic")
+    top = WrittenTables({"by_topic": rows}, {}).top("by_topic", "topic")
     assert len(top) == TOP
     assert [row["topic"] for row in top[:5]] == ["t09", "t19", "t29", "t39", "t08"]
     assert "by_partition" not in COLLECTED and "by_client" not in COLLECTED
