@@ -12,7 +12,7 @@ from spark_audit.table_file import build_file
 
 
 def test_rows_are_ordered_with_null_first_by_key_and_last_by_most() -> None:
-    rows = [
+    rows: list[dict[str, object]] = [
         {"topic": "b", "bytes": 3},
         {"topic": "a", "bytes": None},
         {"topic": None, "bytes": 3},
