@@ -39,7 +39,7 @@ class Quota:
 UNLIMITED: Final = Quota()
 
 
-class Usage(NamedTuple):
+class QuotaUsage(NamedTuple):
     """What one process has used of a key: bytes fetched since it was told last, and bytes in flight."""
 
     spent_bytes: int
@@ -96,15 +96,15 @@ class _Account:
         self.spent_bytes += size_bytes
         return self.tokens <= OWED
 
-    def tell(self) -> Usage | None:
+    def tell(self) -> QuotaUsage | None:
         """Return what was used since the last call; None: nothing, and as much is in flight as then."""
         if not self.spent_bytes and self.in_flight_bytes == self.told_bytes:
             return None
-        usage = Usage(self.spent_bytes, self.in_flight_bytes)
+        usage = QuotaUsage(self.spent_bytes, self.in_flight_bytes)
         self.spent_bytes, self.told_bytes = 0, self.in_flight_bytes
         return usage
 
-    def learn(self, process: int, usage: Usage, now_s: float) -> bool:
+    def learn(self, process: int, usage: QuotaUsage, now_s: float) -> bool:
         """Charge what another process has used. Return True if it is not paid for yet."""
         self.fill(now_s)
         self.tokens -= usage.spent_bytes
@@ -226,14 +226,14 @@ class Quotas:
             if owes:
                 self._owing[OVERFLOW if account is self._overflow else key] = None
 
-    def take_usage(self) -> dict[str, Usage]:
+    def take_usage(self) -> dict[str, QuotaUsage]:
         """Return what was used of each key since the last call, for the other processes that share these quotas."""
         found = {key: usage for key, account in self._accounts.items() if (usage := account.tell())}
         if self._overflow is not None and (usage := self._overflow.tell()):
             found[OVERFLOW] = usage
         return found
 
-    def learn_usage(self, process: int, used: Mapping[str, Usage], now_s: float) -> None:
+    def learn_usage(self, process: int, used: Mapping[str, QuotaUsage], now_s: float) -> None:
         """Charge what another process, which has this number, has used."""
         for key, usage in used.items():
             account = self._overflow if key == OVERFLOW else self._account(key, now_s)

@@ -50,7 +50,21 @@ PASS, CACHE, NO_LOG, TLS, WORKERS, AGAINST = (
     "forebay-workers",
     "forebay-other",
 )
-ALL = (DIRECT, HAPROXY, TUNED, KROXYLICIOUS, BARE, STORE, RELAY, PASS, CACHE, NO_LOG, TLS, WORKERS, AGAINST)
+ALL = (
+    DIRECT,
+    HAPROXY,
+    TUNED,
+    KROXYLICIOUS,
+    BARE,
+    STORE,
+    RELAY,
+    PASS,
+    CACHE,
+    NO_LOG,
+    TLS,
+    WORKERS,
+    AGAINST,
+)
 START_TIMEOUT_S = 30.0
 CACHE_MIB = 256
 LIMITS = {"maxConnections": 10_000}

@@ -195,13 +195,13 @@ class KeeperBroker(Broker):
         """As its base, and workers are told."""
         super().forget(partition, reason)
         for link in list(self.links.values()):
-            link.tell_gone(partition)
+            link.tell_forgotten(partition)
 
     def forget_topic(self, topic_id: bytes) -> None:
         """As its base, and workers are told."""
         super().forget_topic(topic_id)
         for link in list(self.links.values()):
-            link.tell_topic_gone(topic_id)
+            link.tell_topic_forgotten(topic_id)
 
     def tick(self, now: float) -> None:
         """Timed: show what has changed without a mark."""

@@ -27,7 +27,7 @@ from proxy.partitions.topics import NO_LEADER
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from proxy.keeper.segment import Segment
+    from proxy.keeper.segment import RowMemory
     from proxy.keeper.worker_broker import WorkerBroker
     from proxy.partitions.table import Partition, Waiter
 
@@ -60,7 +60,7 @@ class KeeperLink:
         self._address, self._number = address, number
         self._on_scrape = on_scrape
         self._messages: Messages | None = None
-        self._segment: Segment | None = None
+        self._segment: RowMemory | None = None
         self._task: asyncio.Task[None] | None = None
         self._lost = asyncio.Event()
         self._used_at = broker.now()
@@ -70,16 +70,16 @@ class KeeperLink:
         """Produces that were not sent to the keeper, since too much was unsent."""
         self._actions: dict[int, Callable[..., object]] = {
             messages.TOPIC: self._learn_topic,
-            messages.TOPIC_GONE: self._forget_topic,
+            messages.TOPIC_FORGOTTEN: self._forget_topic,
             messages.FOLLOWED: self._followed,
-            messages.GONE: self._gone,
+            messages.FORGOTTEN: self._forgotten,
             messages.NEWS: self._news,
             messages.UNCOVERED: self._uncovered,
             messages.SCRAPE: self._scrape,
             messages.GRANTED: lambda *ticket: broker.asked_throttle.grant(*ticket),
             messages.THROTTLED: self._throttled,
             messages.USAGE: self._learn_usage,
-            messages.WORKER_GONE: self._worker_gone,
+            messages.WORKER_ENDED: self._worker_ended,
         }
 
     @property
@@ -183,7 +183,7 @@ class KeeperLink:
         broker.partitions.put(partition)
         broker.routes.clear()
 
-    def _gone(self, slot: int) -> None:
+    def _forgotten(self, slot: int) -> None:
         partition = self._broker.partitions.by_slot.get(slot)
         if partition is not None:
             self._broker.routes.clear()
@@ -220,7 +220,7 @@ class KeeperLink:
     def _learn_usage(self, worker: int, topics: UsageByKey, clients: UsageByKey) -> None:
         self._broker.scheduler.quotas.learn_usage(worker, topics, clients, self._broker.now())
 
-    def _worker_gone(self, worker: int) -> None:
+    def _worker_ended(self, worker: int) -> None:
         self._broker.scheduler.quotas.forget_process(worker)
 
     def _tell_usage(self) -> None:

@@ -51,11 +51,11 @@ USAGE: Final = 15
 # from the keeper
 TOPIC: Final = 21
 """(name, id, indexes)"""
-TOPIC_GONE: Final = 22
+TOPIC_FORGOTTEN: Final = 22
 """(id)"""
 FOLLOWED: Final = 23
 """(topic id, index, slot): slot -1: it is not followed."""
-GONE: Final = 24
+FORGOTTEN: Final = 24
 """(slot)"""
 NEWS: Final = 25
 """(slots that have changed, slots with acknowledged records that are not visible yet)"""
@@ -67,7 +67,7 @@ GRANTED: Final = 28
 """(ticket, whether it had waited too long)"""
 THROTTLED: Final = 29
 """(whether misses may have to wait)"""
-WORKER_GONE: Final = 30
+WORKER_ENDED: Final = 30
 """(number of another worker)"""
 
 LENGTH = Struct("=I")

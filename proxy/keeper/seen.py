@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from blockcache.cache import BlockCache
-    from proxy.keeper.segment import Segment
+    from proxy.keeper.segment import RowMemory
     from proxy.partitions.table import Waiter
     from proxy.partitions.topics import Topic
 
@@ -114,7 +114,7 @@ class SeenPartition(Partition):
 
     __slots__ = ("is_held", "uncovered_until")
 
-    def __init__(self, segment: Segment, topic: Topic, index: int, slot: int, place: int) -> None:
+    def __init__(self, segment: RowMemory, topic: Topic, index: int, slot: int, place: int) -> None:
         row = lib.pt_new_view(segment.find(place), segment.leases, slot)
         if row == ffi.NULL:
             raise MemoryError("no memory for a partition's row")
@@ -135,10 +135,10 @@ class SeenPartition(Partition):
         self.is_held = False
         self.uncovered_until = NEVER
 
-    def _keep(self, segment: Segment, row: Any) -> None:
+    def _keep(self, segment: RowMemory, row: Any) -> None:
         """Own `row`, which reads the mapping of `segment`."""
 
-        def free(owned: Any, _segment: Segment = segment) -> None:
+        def free(owned: Any, _segment: RowMemory = segment) -> None:
             lib.pt_free_row(owned)
 
         self.row = ffi.gc(row, free)

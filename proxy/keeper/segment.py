@@ -29,7 +29,7 @@ class OtherLayout(Exception):
     """The memory is another build's."""
 
 
-class Segment:
+class RowMemory:
     """The mapped memory, of `rows` partitions. `leases`: `pt_lease *`. `fd` is open until `close`."""
 
     def __init__(self, fd: int, rows: int) -> None:
@@ -56,21 +56,21 @@ def _find_size(rows: int) -> int:
     return size_bytes
 
 
-def open_segment(rows: int) -> Segment:
+def open_segment(rows: int) -> RowMemory:
     """New memory, in which no partition is shown yet."""
     fd = os.memfd_create("forebay-partitions", os.MFD_CLOEXEC)
     os.ftruncate(fd, _find_size(rows))
     os.pwrite(fd, HEAD.pack(MAGIC, SHOWN_BYTES, rows, LEASES), 0)
-    segment = Segment(fd, rows)
+    segment = RowMemory(fd, rows)
     for number in range(LEASES):
         segment.leases[number].until = NO_LEASE
     return segment
 
 
-def attach_segment(fd: int) -> Segment:
+def attach_segment(fd: int) -> RowMemory:
     """The memory of another process; owns `fd`. Raises OtherLayout."""
     magic, shown_bytes, rows, leases = HEAD.unpack(os.pread(fd, HEAD.size, 0))
     if (magic, shown_bytes, leases) != (MAGIC, SHOWN_BYTES, LEASES):
         os.close(fd)
         raise OtherLayout("the keeper is of another build: its partitions are not read")
-    return Segment(fd, rows)
+    return RowMemory(fd, rows)

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from blockcache.errors import ArenaTorn
-from proxy.keeper.messages import WORKER_GONE
+from proxy.keeper.messages import WORKER_ENDED
 from proxy.keeper.worker_link import WorkerLink
 from proxy.sockets import is_of_this_user
 
@@ -133,7 +133,7 @@ class KeeperServer:
             self._broker.note_left(link.number)
             log.info("a worker has left", extra={"worker": link.number})
             for other in list(self._broker.links.values()):
-                other.tell(WORKER_GONE, link.number)
+                other.tell(WORKER_ENDED, link.number)
 
 
 def _settle(answer: asyncio.Future[bytes], samples: bytes) -> None:

@@ -20,7 +20,7 @@ from proxy.partitions.leader_state import Lease
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from proxy.keeper.segment import Segment
+    from proxy.keeper.segment import RowMemory
     from proxy.partitions.table import Partition
 
 SLOT_BITS: Final = 24
@@ -38,7 +38,7 @@ class ShownPartitions:
     reads them.
     """
 
-    def __init__(self, segment: Segment, after: Callable[[], object]) -> None:
+    def __init__(self, segment: RowMemory, after: Callable[[], object]) -> None:
         self.segment = segment
         self._after = after
         self._marked: dict[Partition, None] = {}

@@ -97,9 +97,9 @@ class WorkerLink:
         """Pair its name with its id, and name its partitions."""
         self._send(messages.TOPIC, topic.name, topic.id, list(topic.leaders))
 
-    def tell_topic_gone(self, topic_id: bytes) -> None:
+    def tell_topic_forgotten(self, topic_id: bytes) -> None:
         """The broker does not know it."""
-        self._send(messages.TOPIC_GONE, topic_id)
+        self._send(messages.TOPIC_FORGOTTEN, topic_id)
 
     def tell_throttle(self) -> None:
         """Say whether misses may have to wait, if that has changed."""
@@ -112,11 +112,11 @@ class WorkerLink:
         """Pass on what another worker says."""
         self._send(*message)
 
-    def tell_gone(self, partition: Partition) -> None:
+    def tell_forgotten(self, partition: Partition) -> None:
         """It is followed no more."""
         partition.parked.pop(self, None)
         if self._known.pop(partition.slot, None) is not None:
-            self._send(messages.GONE, partition.slot)
+            self._send(messages.FORGOTTEN, partition.slot)
 
     def scrape(self, then: Callable[[bytes], object]) -> None:
         """Ask for its samples: `then` gets them, or b"" if it ends before."""

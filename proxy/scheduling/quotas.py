@@ -9,7 +9,7 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from isolation.quotas import UNLIMITED, Quota, Quotas, Usage
+from isolation.quotas import UNLIMITED, Quota, Quotas, QuotaUsage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -67,7 +67,7 @@ class QuotaTable:
         return max(of_client, self.topics.peek_delay_s(tuple(dict.fromkeys(topics)), now))
 
     def take_usage(self) -> tuple[dict[str, tuple[int, int]], dict[str, tuple[int, int]]]:
-        """Return what was used of the quotas of topics and clients since the last call (`Usage`), for other
+        """Return what was used of the quotas of topics and clients since the last call (`QuotaUsage`), for other
         processes that share them.
         """
         topics, clients = self.topics.take_usage(), self.clients.take_usage()
@@ -85,7 +85,7 @@ class QuotaTable:
     ) -> None:
         """Charge what another process has used, which `take_usage` returned there."""
         for quotas, used in ((self.topics, topics), (self.clients, clients)):
-            found = {key: Usage(*usage) for key, usage in used.items()}
+            found = {key: QuotaUsage(*usage) for key, usage in used.items()}
             quotas.learn_usage(process, found, now)
 
     def forget_process(self, process: int) -> None:

@@ -12,7 +12,7 @@ from proxy.partitions._rows import ffi, lib
 
 from blockcache.cache import BlockCache
 from proxy.keeper.seen import SeenPartition
-from proxy.keeper.segment import OtherLayout, Segment, attach_segment, open_segment
+from proxy.keeper.segment import OtherLayout, RowMemory, attach_segment, open_segment
 from proxy.keeper.shown import ShownPartitions, find_place
 from proxy.partitions.leader_state import Lease
 from proxy.partitions.table import Partition
@@ -201,7 +201,7 @@ def test_memory_of_another_build_is_refused() -> None:
         attach_segment(os.dup(segment.fd))
 
 
-def write_for_ever(segment: Segment) -> None:
+def write_for_ever(segment: RowMemory) -> None:
     """Show rows in which each word is a function of the epoch."""
     shown = ShownPartitions(segment, lambda: None)
     partition = Partition(Topic(b"t" * 16, "t"), 0, 3, 100)
