@@ -210,6 +210,11 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             merge="keeper",
         ),
         Metric(
+            "forebay_keeper_missed_produces_total",
+            "counter",
+            "Produces that are not stored from Produce, since the keeper was behind or away: its Fetches bring them",
+        ),
+        Metric(
             "forebay_keeper_ready",
             "gauge",
             "1 while the process that has the cache is ready, else 0: the keeper, or the one worker",

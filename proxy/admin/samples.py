@@ -20,6 +20,7 @@ from proxy.admin.http import RESERVED
 from proxy.build_info import find_commit
 from proxy.config.model import HELD_CONNECTIONS
 from proxy.fetch.principals import WAITS_LIMIT
+from proxy.keeper.messages import UNSENT_BYTES
 from proxy.net.host_limits import IDLE_LIMIT
 from proxy.replica_fetcher.topic_metadata import TOPICS_LIMIT
 from proxy.replica_fetcher.verifier import QUEUE_SAMPLES
@@ -97,6 +98,15 @@ class KeeperEnd(Protocol):
     def attached(self) -> int: ...
 
 
+class AttachedEnd(Protocol):
+    """A worker's end of its keeper (`proxy.keeper.keeper_link.KeeperLink`)."""
+
+    @property
+    def missed(self) -> int: ...
+    @property
+    def unsent_bytes(self) -> int: ...
+
+
 class Process(Protocol):
     """The parts of the running process that are sampled (`proxy.app.Forebay`)."""
 
@@ -122,6 +132,8 @@ class Process(Protocol):
     def figures(self) -> SupervisorFigures: ...
     @property
     def keeper(self) -> KeeperEnd | None: ...
+    @property
+    def keeper_link(self) -> AttachedEnd | None: ...
     @property
     def reloader(self) -> LastReload: ...
     @property
@@ -149,6 +161,11 @@ def collect(process: Process) -> Iterator[Sample]:
     yield from _tls_files([*watched, *([admin_files] if admin_files.in_use.states else [])])
     if process.keeper is not None:
         yield Sample("forebay_workers_attached", (), process.keeper.attached)
+    link = process.keeper_link
+    if link is not None:
+        yield Sample("forebay_keeper_missed_produces_total", (), link.missed)
+        yield Sample("forebay_queue_depth", ("keeper_bytes",), link.unsent_bytes)
+        yield Sample("forebay_queue_limit", ("keeper_bytes",), UNSENT_BYTES)
     yield from _fetches(broker)
     yield from _cache(broker)
     yield from _replica_fetcher(broker)

@@ -27,6 +27,11 @@ SHARED_LIMITS: Final = (
     "fetch_sessions",
     "fetch_session_partitions",
 )
+OF_A_CONNECTION: Final = {
+    "connection_request_memory_bytes": "request_memory_bytes",
+    "connection_response_memory_bytes": "response_memory_bytes",
+}
+"""Bounds of one connection, and the bound of all that each is within."""
 SHARED_QUEUES: Final = ("queue_requests", "queue_size_bytes")
 SHARED_SLOTS: Final = ("floor", "initial", "ceiling")
 
@@ -34,11 +39,12 @@ SHARED_SLOTS: Final = ("floor", "initial", "ceiling")
 def share_config(config: Config, workers: int) -> Config:
     """The configuration of one of `workers` workers."""
     limits, isolation = config.limits, config.isolation
-    least = {
-        "request_memory_bytes": limits.max_request_frame_bytes,
-        "response_memory_bytes": limits.connection_response_memory_bytes,
+    shared_limits = _share(limits, SHARED_LIMITS, workers)
+    of_connections = {
+        name: min(getattr(limits, name), getattr(shared_limits, whole))
+        for name, whole in OF_A_CONNECTION.items()
     }
-    shared_limits = _share(limits, SHARED_LIMITS, workers, least)
+    shared_limits = shared_limits.model_copy(update=of_connections)
     slots: dict[str, Slots] = {
         name: _share(getattr(isolation, name), SHARED_SLOTS, workers)
         for name in ("data_slots", "control_slots")
@@ -47,13 +53,10 @@ def share_config(config: Config, workers: int) -> Config:
     return config.model_copy(update={"limits": shared_limits, "isolation": queues})
 
 
-def _share(
-    model: M, names: tuple[str, ...], workers: int, least: dict[str, int] | None = None
-) -> M:
-    """`model` with a share of each of its bounds `names`, of 0 nothing; at least `least`."""
+def _share(model: M, names: tuple[str, ...], workers: int) -> M:
+    """`model` with a share of each of its bounds `names`; 0, which is no bound, stays."""
     update = {}
     for name in names:
         whole = getattr(model, name)
-        share = max(whole // workers, (least or {}).get(name, 1), 1)
-        update[name] = min(share, whole)
+        update[name] = min(max(whole // workers, 1), whole)
     return model.model_copy(update=update)

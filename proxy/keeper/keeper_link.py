@@ -66,8 +66,8 @@ class KeeperLink:
         self._used_at = broker.now()
         self.attached = 0
         """How often it was attached."""
-        self.refused = 0
-        """Produces that were not sent to the keeper, since too much was unsent."""
+        self.missed = 0
+        """Produces that the keeper was not told of, since it is behind or away."""
         self._actions: dict[int, Callable[..., object]] = {
             messages.TOPIC: self._learn_topic,
             messages.TOPIC_FORGOTTEN: self._forget_topic,
@@ -81,6 +81,11 @@ class KeeperLink:
             messages.USAGE: self._learn_usage,
             messages.WORKER_ENDED: self._worker_ended,
         }
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that the keeper has not taken."""
+        return 0 if self._messages is None else self._messages.unsent_bytes
 
     @property
     def is_attached(self) -> bool:

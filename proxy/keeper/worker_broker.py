@@ -154,7 +154,7 @@ class WorkerBroker(Broker):
             bytes(ffi.buffer(slots)),
         )
         if not sent:
-            self.link.refused += 1
+            self.link.missed += 1
 
     def invalidate(self, partition: Partition, _from_offset: int, _reason: str) -> None:
         """The keeper asks the broker."""
