@@ -80,6 +80,7 @@ LABEL_VALUES: Final[dict[str, tuple[str, ...]]] = {
 
 METRIC_VALUES: Final[dict[str, tuple[str, ...]]] = {
     "forebay_worker_restarts_total": ("exit", "signal", "hung", "oom"),
+    "forebay_keeper_restarts_total": ("exit", "signal", "hung", "oom"),
     "forebay_produce_batches_total": (
         "store",
         "sample",
@@ -284,27 +285,32 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "forebay_bypassed_listeners",
             "gauge",
             "Listeners whose clients the supervisor pipes to the broker since `bypass` is switched on",
+            merge="keeper",
         ),
         Metric(
             "forebay_switches",
             "gauge",
             "Switches that override the configuration now, by name; 0: the configured value is in force",
             ("switch",),
+            merge="keeper",
         ),
         Metric(
             "forebay_switch_age_seconds",
             "gauge",
             "Time since the oldest switch in force was set; 0 without one",
+            merge="keeper",
         ),
         Metric(
             "forebay_switch_share",
             "gauge",
             "Share of the connections that have the switch under trial (`--share`); 1 without a trial",
+            merge="keeper",
         ),
         Metric(
             "forebay_switch_trial_connections",
             "gauge",
             "Connections that have the switch under trial; 0 without a trial",
+            merge="sum",
         ),
         Metric(
             "forebay_switch_changes_total",
@@ -312,6 +318,7 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "What happened to switches since the supervisor started: `set`, `reset`, `widened` (from a share to all), "
             "`expired` (`--for`), `reverted` (a trial that did harm), `dropped` (topics dropped from the cache)",
             ("happening",),
+            merge="keeper",
         ),
         Metric(
             "forebay_advertised_mismatch",
@@ -319,6 +326,7 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "1 while the broker tells clients of a listener an address that is none of Forebay's: another `port`, or a "
             "`host` that is none of this machine's addresses",
             ("listener", "mismatch"),
+            merge="max",
         ),
         Metric(
             "forebay_advertised_mismatches_total",
@@ -362,12 +370,25 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "counter",
             "Processor time of the worker. This section's metrics are prometheus-client's, of the worker alone:"
             " the supervisor is idle",
+            merge="keeper",
         ),
-        Metric("process_resident_memory_bytes", "gauge", "Resident memory, the arena included"),
-        Metric("process_virtual_memory_bytes", "gauge", "Virtual memory"),
-        Metric("process_open_fds", "gauge", "Open descriptors; each client takes two or three"),
-        Metric("process_max_fds", "gauge", "Limit of open descriptors"),
-        Metric("process_start_time_seconds", "gauge", "Unix time of the worker's start"),
+        Metric(
+            "process_resident_memory_bytes",
+            "gauge",
+            "Resident memory, the arena included",
+            merge="keeper",
+        ),
+        Metric("process_virtual_memory_bytes", "gauge", "Virtual memory", merge="keeper"),
+        Metric(
+            "process_open_fds",
+            "gauge",
+            "Open descriptors; each client takes two or three",
+            merge="keeper",
+        ),
+        Metric("process_max_fds", "gauge", "Limit of open descriptors", merge="keeper"),
+        Metric(
+            "process_start_time_seconds", "gauge", "Unix time of the worker's start", merge="keeper"
+        ),
     ),
     "Fetch": (
         Metric(
@@ -888,6 +909,7 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "gauge",
             "Requests in flight that gave their slot back, since their clients do not take answers",
             ("queue",),
+            merge="sum",
         ),
         Metric(
             "forebay_isolation_admitted_total", "counter", "Requests sent to the broker", ("queue",)

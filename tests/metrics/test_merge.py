@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from metrics.access_log_schema import RESULT_REASONS
-from metrics.catalog import CATALOG, LABEL_VALUES, Metric
+from metrics.catalog import CATALOG, LABEL_VALUES, METRIC_VALUES, Metric
 from metrics.collector import Exposition, Sample
 from metrics.histogram import Histogram
 from metrics.merge import (
@@ -37,7 +37,8 @@ def list_labels(metric: Metric) -> Iterator[tuple[str, ...]]:
         yield ()
     else:
         for at in range(2):
-            values = [LABEL_VALUES.get(label, ("one", "two")) for label in metric.labels]
+            closed = METRIC_VALUES.get(metric.name)
+            values = [closed or LABEL_VALUES.get(label, ("one", "two")) for label in metric.labels]
             yield tuple(each[at % len(each)] for each in values)
 
 
