@@ -136,6 +136,7 @@ BOUNDED_LABELS: Final[dict[str, str]] = {
     "queue": "`control` and one for each of `isolation.dataQueues`; of `forebay_queue_*` those of"
     " [Every bound](operations.md#every-bound)",
     "api_key": "names of Kafka's APIs, and `unknown`; those that clients use exist from the start",
+    "process": "`keeper`, and `worker-N` for each number of a worker: at most 31",
     "error": "names of Kafka's error codes, and `unknown`; a series begins with its first error",
 }
 """Labels whose values are no closed set, and what bounds them."""
