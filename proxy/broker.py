@@ -34,7 +34,6 @@ from proxy.identity.tokens import DelegationTokens
 from proxy.net.byte_budget import ByteBudget
 from proxy.net.host_limits import HostLimits
 from proxy.net.tls_handshakes import Handshakes
-from proxy.partitions import store
 from proxy.partitions.partition_row import RUN_ROWS
 from proxy.partitions.table import Partitions
 from proxy.partitions.topics import Topics
@@ -68,12 +67,11 @@ SESSION_LEAST_S = 120.0
 
 
 class Broker:
-    """What handlers share. `sees`: partitions are another process's, and what is found in the arena has to be
-    confirmed. `lends`: requests may be received in the arena.
+    """What handlers share. `keeps`: partitions are this process's own. Otherwise what is found in the arena has to
+    be confirmed, and the keeper stores what is produced.
     """
 
-    sees = False
-    lends = True
+    keeps = True
     own_connections: OwnConnections
     purgatory: Purgatory
     scheduler: RequestScheduler
@@ -173,7 +171,7 @@ class Broker:
         self.config = config
         self.modes = CacheModes(config, trial, share)
 
-    def admit(
+    def tell_keeper(
         self,
         frame: Frame,
         version: int,
@@ -182,9 +180,8 @@ class Broker:
         produced: tuple[Any, int],
         now: float,
     ) -> None:
-        """Store what the response `answer` acknowledges of a Produce of this `version`."""
-        del version
-        store.admit_response(self, frame, forwarded, answer, produced, now)
+        """Have the keeper store what the response `answer` acknowledges of a Produce of this `version`."""
+        raise NotImplementedError("this process stores them itself")
 
     def confirms(self, partitions: Iterable[Partition | None]) -> bool:
         """Whether what was found of these partitions in the arena may be served."""

@@ -127,17 +127,30 @@ def build_answer(
     `record` None: the Fetch has no place in the response order yet. `has_clean`: the session has
     more partitions, without changes. Precondition: the Fetch was not answered.
     """
-    link, head, _, context, _, _, repeated = fetch
+    link, head, request, context, _, _, repeated = fetch
     broker = link.broker
     sender = broker.cache.sender
     if sender.size_bytes:
         sender.drop()  # of a response that could not be built
-    try:
-        answers, outcomes, budget = _collect(fetch, statuses, reads)
-    except Outdated:  # the client asks again for what it does not get
-        sender.drop()
-        statuses = [_as_empty(status) for status in statuses]
-        answers, outcomes, budget = _collect(fetch, statuses, reads)
+    while True:
+        budget = _Budget(min(request.max_bytes, broker.answer_bytes))
+        answers: list[FetchAnswer] = []
+        outcomes: list[PartitionOutcome] = []
+        begin = 0
+        try:
+            for number, read in enumerate(reads or ()):
+                status = statuses[number]
+                if status.state in NEEDS_BROKER:
+                    _add_stored(fetch, statuses[begin:number], budget, answers, outcomes)
+                    begin = number + 1
+                    answer, outcome = _from_miss_fetch(fetch, status, read, budget)
+                    answers.append(answer)
+                    outcomes.append(outcome)
+            _add_stored(fetch, statuses[begin:], budget, answers, outcomes)
+            break
+        except Outdated:  # once at most; the client asks again for what it does not get
+            sender.drop()
+            statuses = [_as_empty(status) for status in statuses]
     now = broker.now()
     error_code, session_id, named, pause_ms = NO_ERROR, NO_SESSION, answers, 0
     if context is not None:
@@ -160,30 +173,6 @@ def build_answer(
         frame = build_heads(layout, correlation_id, pause_ms, error_code, session_id, named)
     _send(fetch, record, outcomes, named, frame, budget)
     _note_used(fetch, statuses, reads, now)
-
-
-def _collect(
-    fetch: ClientFetch,
-    statuses: Sequence[PartitionStatus],
-    reads: Sequence[Read | None] | None,
-) -> tuple[list[FetchAnswer], list[PartitionOutcome], _Budget]:
-    """Return the answers and outcomes of all partitions, and what is left of the request's bytes.
-    Raises Outdated.
-    """
-    budget = _Budget(min(fetch.request.max_bytes, fetch.link.broker.answer_bytes))
-    answers: list[FetchAnswer] = []
-    outcomes: list[PartitionOutcome] = []
-    begin = 0
-    for number, read in enumerate(reads or ()):
-        status = statuses[number]
-        if status.state in NEEDS_BROKER:
-            _add_stored(fetch, statuses[begin:number], budget, answers, outcomes)
-            begin = number + 1
-            answer, outcome = _from_miss_fetch(fetch, status, read, budget)
-            answers.append(answer)
-            outcomes.append(outcome)
-    _add_stored(fetch, statuses[begin:], budget, answers, outcomes)
-    return answers, outcomes, budget
 
 
 def _as_empty(status: PartitionStatus) -> PartitionStatus:
@@ -213,7 +202,7 @@ def _add_stored(
         budget.room, *columns = sender.find_all(wanted, budget.room, budget.began)
         budget.began = budget.began or sender.size_bytes > 0
         found = zip(*columns, strict=True)
-        if broker.sees and not broker.confirms(map(PARTITION, statuses)):
+        if not broker.keeps and not broker.confirms(map(PARTITION, statuses)):
             raise Outdated
     committed = fetch.request.isolation_level == READ_COMMITTED
     for status in statuses:

@@ -113,8 +113,8 @@ class FetchServices(MissServices, AuthorizationServices, Protocol):
         """The comparison of what the broker tells clients of its address."""
 
     @property
-    def sees(self) -> bool:
-        """Whether what is found in the arena has to be confirmed, by `confirms`."""
+    def keeps(self) -> bool:
+        """Whether partitions are this process's own. Otherwise `confirms` has to confirm what is found in the arena."""
 
     def confirms(self, partitions: Iterable[Partition | None]) -> bool:
         """Whether what was found of these partitions in the arena may be served."""

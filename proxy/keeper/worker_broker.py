@@ -47,8 +47,7 @@ class WorkerBroker(Broker):
     """The broker of a process that sees what the keeper shows."""
 
     partitions: SeenPartitions
-    sees = True
-    lends = False
+    keeps = False
 
     def __init__(
         self,
@@ -115,7 +114,7 @@ class WorkerBroker(Broker):
 
     # -- what a worker does otherwise --------------------------------------------------------------
 
-    def admit(
+    def tell_keeper(
         self,
         frame: Frame,
         version: int,

@@ -20,6 +20,7 @@ from isolation.tickets import ADMITTED, DONE, Waits
 from protocol import api, produce
 from protocol.errors import BadFrame
 from protocol.produce_rows import scan_produced, scan_response
+from proxy.partitions import store
 from proxy.partitions.forwarded import forward_batches
 from proxy.produce import refusal
 from proxy.relay import relay_whole
@@ -238,8 +239,11 @@ class InFlightProduce:
         # store before a later Fetch is answered, but after the client has its response
         if self.forwarded is not None and (produced := scan_produced(answer, self.head.version)):
             try:
-                version = self.head.version
-                broker.admit(self.frame, version, self.forwarded, answer, produced, now)
+                if broker.keeps:
+                    store.admit_response(broker, self.frame, self.forwarded, answer, produced, now)
+                else:
+                    version = self.head.version
+                    broker.tell_keeper(self.frame, version, self.forwarded, answer, produced, now)
             except Exception:
                 broker.failed("storing from Produce")
         if self.has_new:

@@ -30,7 +30,7 @@ def find_lender(broker: ProduceServices, stores: bool) -> Lend | None:
     """
     return (
         partial(lend_to_produce, broker)
-        if stores and broker.lends and not broker.cache.observes
+        if stores and broker.keeps and not broker.cache.observes
         else None
     )
 

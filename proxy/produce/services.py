@@ -40,10 +40,10 @@ class ProduceServices(RelayServices, PartitionServices, Protocol):
         """The counts that C keeps."""
 
     @property
-    def lends(self) -> bool:
-        """Whether requests may be received in the arena."""
+    def keeps(self) -> bool:
+        """Whether this process stores what is produced, and not the keeper."""
 
-    def admit(
+    def tell_keeper(
         self,
         frame: Frame,
         version: int,
@@ -52,7 +52,7 @@ class ProduceServices(RelayServices, PartitionServices, Protocol):
         produced: tuple[Any, int],
         now: float,
     ) -> None:
-        """Store what the response `answer` acknowledges of the request `frame`."""
+        """Have the keeper store what the response `answer` acknowledges of the request `frame`."""
 
     def failed(self, doing: str) -> None:
         """Log and count the error that is being handled."""

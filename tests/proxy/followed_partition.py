@@ -131,10 +131,7 @@ class QuietBroker:
     def invalidate(self, partition, from_offset, reason):
         self.invalidated.append((partition, from_offset, reason))
 
-    sees, lends = False, True
-
-    def admit(self, frame, version, forwarded, answer, produced, now):
-        Broker.admit(stand_in(self), frame, version, forwarded, answer, produced, now)
+    keeps = True
 
     def distrust(self, topic, reason):
         Broker.distrust(stand_in(self), topic, reason)

@@ -62,8 +62,7 @@ def make_broker(monkeypatch, **isolation):
     broker._log_failures_at, broker._unlogged_failures = 0.0, 0
     broker.failed = partial(Broker.failed, broker)
     broker.fall_back = partial(Broker.fall_back, broker)
-    broker.admit = partial(Broker.admit, broker)
-    broker.sees, broker.lends = False, True
+    broker.keeps = True
     broker.scheduler = RequestScheduler(broker)
     broker.routes = Targets(broker)
     return broker
