@@ -125,11 +125,11 @@ class _Account:
         self.fill(now_s)
         return -self.tokens / self.quota.fetch_bytes_per_s if self.tokens <= OWED else 0.0
 
-    def is_idle(self, now_s: float) -> bool:
+    def is_idle(self, now_s: float, is_shared: bool) -> bool:
+        """`is_shared`: other processes have to be told of what was used."""
         self.fill(now_s)
-        is_unused = not (
-            self.in_flight_bytes or self.spent_bytes or self.told_bytes or self.elsewhere
-        )
+        is_untold = is_shared and (self.spent_bytes or self.told_bytes)
+        is_unused = not (self.in_flight_bytes or self.elsewhere or is_untold)
         return is_unused and self.tokens >= self.bucket_bytes
 
 
@@ -143,6 +143,7 @@ class Quotas:
         self._quota_of = quota_of
         self._accounts: OrderedDict[str, _Account] = OrderedDict()
         self._overflow: _Account | None = None
+        self._is_shared = False  # whether others are told of what was used
         self._owing: dict[str, None] = {}  # keys that had to wait when last looked at
         self.overflows = self.refused = self.delayed = 0
 
@@ -178,7 +179,7 @@ class Quotas:
         """Look at a few accounts in turn and forget the idle ones: O(1) a newcomer."""
         for _ in range(min(SWEPT_AT_ONCE, len(self._accounts))):
             key, account = self._accounts.popitem(last=False)
-            if account.is_idle(now_s):
+            if account.is_idle(now_s, self._is_shared):
                 self._owing.pop(key, None)
             else:
                 self._accounts[key] = account
@@ -228,6 +229,7 @@ class Quotas:
 
     def take_usage(self) -> dict[str, QuotaUsage]:
         """Return what was used of each key since the last call, for the other processes that share these quotas."""
+        self._is_shared = True
         found = {key: usage for key, account in self._accounts.items() if (usage := account.tell())}
         if self._overflow is not None and (usage := self._overflow.tell()):
             found[OVERFLOW] = usage

@@ -16,7 +16,10 @@ from typing import Final, NamedTuple
 from spark_audit.profile import PartitionClass
 
 UNIT_BYTES: Final = 1024
-BLOCK_HEADER_BYTES: Final = 96
+HEADER_BYTES: Final = 1344
+SECTION_BYTES: Final = 64
+"""Of which each section's place is a multiple."""
+BLOCK_HEADER_BYTES: Final = 160
 OWNER_BYTES: Final = 4
 NODE_BYTES: Final = 256
 LEAF_ENTRIES: Final = 5
@@ -47,10 +50,14 @@ def plan_sections(size_bytes: int) -> Sections:
     partitions = 128 * _clamp(size_bytes // 16384, 16, 131_072)
     ghosts = 48 * _clamp(size_bytes // 16384, 64, 65_536)
     nodes = max(16, size_bytes // 12 // NODE_BYTES)
-    bits = 2 * (size_bytes // UNIT_BYTES // 8)
-    other = 1024 + partitions + ghosts + bits + nodes * NODE_BYTES
-    data = (size_bytes - other) // UNIT_BYTES * UNIT_BYTES
+    bits = size_bytes // UNIT_BYTES // 8
+    other = HEADER_BYTES + sum(map(_align, (partitions, ghosts, bits, bits, nodes * NODE_BYTES)))
+    data = size_bytes // UNIT_BYTES * UNIT_BYTES - -(-other // UNIT_BYTES) * UNIT_BYTES
     return Sections(data, nodes, block_max, min(16_384, block_max), min(65_536, block_max))
+
+
+def _align(size_bytes: int) -> int:
+    return -(-size_bytes // SECTION_BYTES) * SECTION_BYTES
 
 
 @dataclass(frozen=True, slots=True)

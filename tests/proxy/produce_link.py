@@ -26,6 +26,8 @@ class Link:
 
     name_client = ClientConnection.name_client
     note_answered = ClientConnection.note_answered
+    note_group = ClientConnection.note_group
+    host = "127.0.0.1"
 
     def __init__(self, broker, stores=True):
         self.broker = broker
