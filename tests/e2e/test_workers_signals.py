@@ -6,6 +6,7 @@ Clients are at work meanwhile: no acknowledged record is lost, no delivery fails
 from __future__ import annotations
 
 import os
+import re
 import signal
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
@@ -93,9 +94,7 @@ def test_a_reload_reaches_every_process(pair: Pair) -> None:
         log = pair.sidecar.log_path
         wait_until(
             "all have reloaded",
-            lambda: (
-                log.read_text().count('"message":"the configuration was reloaded"') == WORKERS + 1
-            ),
+            lambda: log.read_text().count("the configuration was reloaded") == WORKERS + 1,
         )
         writer.wait_for_more()
         reader.wait_for_more()
@@ -108,5 +107,5 @@ def test_all_end_in_order(pair: Pair) -> None:
         reader.wait_for_more()
     assert pair.sidecar.stop() == 0
     log = pair.sidecar.log_path.read_text()
-    assert log.count('"message":"stopped"') == WORKERS + 1
+    assert len(re.findall(r"\bstopped\b", log)) == WORKERS + 1
     assert "Traceback" not in log
