@@ -11,6 +11,8 @@ from pathlib import Path
 
 PROXY = Path(__file__).parents[2] / "proxy"
 LEVELS = ("warning", "error", "exception", "critical")
+BUILT = ("closing a client ", "the broker tells clients of listener ")
+"""Beginnings of texts that are built in one place and logged in another."""
 GAP = "…"
 
 
@@ -30,7 +32,7 @@ def read_text(node: ast.expr) -> str | None:
 
 
 def list_log_texts() -> set[str]:
-    """Texts of log lines from `warning` up, reasons of closed clients included."""
+    """Texts of log lines from `warning` up, those of BUILT included, and those that are a warning at times alone."""
     found = set()
     for path in PROXY.rglob("*.py"):
         if "canary" in path.parts or path.name == "docs.py":
@@ -48,9 +50,11 @@ def list_log_texts() -> set[str]:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
                 if node.func.attr in LEVELS:
                     found.add(read_text(node.args[0]))
+                elif node.func.attr == "log" and ast.unparse(node.func.value) == "log":
+                    found.add(read_text(node.args[1]))
             elif isinstance(node, (ast.Constant, ast.JoinedStr)):
                 text = read_text(node)
-                if text is not None and text.startswith("closing a client "):
+                if text is not None and text.startswith(BUILT):
                     found.add(text)
     return {one for one in found if one is not None}
 

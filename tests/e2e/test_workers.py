@@ -11,7 +11,6 @@ import threading
 import time
 from contextlib import ExitStack, suppress
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,6 +20,7 @@ from tests.e2e.raw_frames import build_metadata
 from tests.e2e.test_supervisor import VERIFIED, mismatches
 from tests.e2e.test_warm_restart import count, wait_until
 from tests.kit.broker.topics import create_topic
+from tests.kit.processes import find_keeper, list_inodes, list_workers, read_connections
 from tests.kit.raw_fetch import RawClient, RawReader, end_of, explain, read_all
 from tests.kit.sidecar import PATIENT_SUPERVISOR, Pair, ProxiedBroker
 from tests.protocol.batches import batch_v2
@@ -41,43 +41,6 @@ def pair(proxied: ProxiedBroker) -> Iterator[Pair]:
     with Pair(shared=proxied, settings=settings) as running:
         wait_until("all are attached", lambda: attached(running) == WORKERS)
         yield running
-
-
-def list_workers(pair: Pair) -> list[int]:
-    """The process ids of the workers that live."""
-    keeper = find_keeper(pair)
-    return [one for one in list_children(pair.sidecar.pid) if one != keeper]
-
-
-def list_children(pid: int) -> list[int]:
-    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def find_keeper(pair: Pair) -> int | None:
-    """The child that has the admin port; None: there is none just now."""
-    inodes = {
-        row[9] for row in read_connections() if row[1].endswith(f":{pair.sidecar.admin_port:04X}")
-    }
-    for pid in list_children(pair.sidecar.pid):
-        if list_inodes(pid) & inodes:
-            return pid
-    return None
-
-
-def read_connections() -> list[list[str]]:
-    return [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()][1:]
-
-
-def list_inodes(pid: int) -> set[str]:
-    """The sockets of a process."""
-    found = set()
-    with suppress(OSError):
-        for fd in Path(f"/proc/{pid}/fd").iterdir():
-            with suppress(OSError):
-                target = str(fd.readlink())
-                if target.startswith("socket:["):
-                    found.add(target[8:-1])
-    return found
 
 
 def attached(pair: Pair) -> float:
@@ -108,7 +71,7 @@ def hit_bytes(pair: Pair) -> float:
 
 def spread(stack: ExitStack, pair: Pair, many: int = 8) -> dict[int, list[RawClient]]:
     """Clients of several workers, by the worker's process id."""
-    pids = list_workers(pair)
+    pids = list_workers(pair.sidecar)
     found: dict[int, list[RawClient]] = {}
     deadline = time.monotonic() + 60
     while len(found) < len(pids) or sum(map(len, found.values())) < many:
@@ -250,7 +213,7 @@ def test_a_killed_worker_takes_its_own_clients_with_it_and_no_other(pair: Pair) 
 
 
 def is_replaced(pair: Pair, keeper: int) -> bool:
-    return find_keeper(pair) not in (keeper, None)
+    return find_keeper(pair.sidecar) not in (keeper, None)
 
 
 def has_more_hits(pair: Pair, before: float) -> bool:
@@ -261,7 +224,7 @@ def test_a_killed_keeper_is_noticed_by_no_client(pair: Pair) -> None:
     with ExitStack() as stack:
         lives = [one for each in begin_lives(stack, pair).values() for one in each]
         for _ in range(KILLS):
-            keeper = find_keeper(pair)
+            keeper = find_keeper(pair.sidecar)
             assert keeper is not None
             os.kill(keeper, signal.SIGKILL)
             wait_for_turns(lives, 20)

@@ -275,6 +275,9 @@ ALWAYS = {
         ({"throttle": {"disks": [{"device": "sdb"}]}}, {"Isolation", "Disk throttle"}),
         ({"throttle": {"enabled": False, "disks": [{"device": "sdb"}]}}, {"Isolation"}),
         ({"cache": {"mode": "observe"}}, {"Isolation", "Observing"}),
+        ({"workers": 1}, {"Isolation"}),
+        ({"workers": 2}, {"Isolation", "Several workers"}),
+        ({"workers": "auto"}, {"Isolation", "Several workers"}),
         (
             {"accessLog": {"directory": "/var/log/forebay"}, "admin": {"tls": {"keyFile": "k"}}},
             {"Isolation", "Access log", "TLS"},
@@ -293,7 +296,7 @@ ALWAYS = {
             {"Isolation", "Second listener", "Pass-through", "TLS"},
         ),
     ],
-    ids=range(8),
+    ids=range(11),
 )
 def test_rows_appear_only_for_features_that_are_on(config: Object, rows: set[str]) -> None:
     """By the template alone: the whole chart would refuse most of these short configurations."""

@@ -21,6 +21,7 @@ from tests.e2e.raw_frames import Raw, build_metadata, build_produce
 from tests.e2e.sasl_frames import sign_in_plain
 from tests.kit.broker.kafka import USERS
 from tests.kit.broker.topics import create_topic
+from tests.kit.processes import find_keeper, list_workers
 from tests.kit.raw_fetch import RawClient, RawReader
 from tests.kit.sidecar import SidecarFailed
 from tests.monitoring.load import Worker, start_history
@@ -68,6 +69,60 @@ def refuse_workers(stage: Stage) -> Iterator[None]:
     finally:
         stage.refused.unlink()
     wait_until(machine.is_ready, "a worker runs again")
+
+
+@contextlib.contextmanager
+def kill_keepers(stage: Stage) -> Iterator[None]:
+    machine = stage.machines["several"]
+    for _ in range(4):
+        former = find_keeper(machine)
+        assert former is not None
+        os.kill(former, signal.SIGKILL)
+        wait_until(
+            lambda former=former: (
+                find_keeper(machine) not in (former, None)  # type: ignore[misc]
+                and machine.is_ready()
+            ),
+            "another keeper is ready",
+        )
+        time.sleep(2.5)  # a scrape sees each
+    yield
+
+
+@contextlib.contextmanager
+def lose_worker(stage: Stage) -> Iterator[None]:
+    """One of several ends, and again at each of its starts."""
+    machine = stage.machines["several"]
+    stage.refused.touch()
+    try:
+        os.kill(list_workers(machine)[0], signal.SIGKILL)
+        yield
+    finally:
+        stage.refused.unlink()
+    wait_until(lambda: len(list_workers(machine)) == 2 and machine.is_ready(), "both run again")
+
+
+@contextlib.contextmanager
+def mislead_clients(stage: Stage) -> Iterator[None]:
+    """The broker tells clients what it has told them all along; Forebay is not told any more that this is right."""
+    machine, (entry,) = stage.machines["throttled"], stage.entries["throttled"]
+
+    def ask() -> None:
+        with Raw(stage.bootstrap("throttled")) as client:
+            assert client.call(build_metadata())
+        time.sleep(1)
+
+    def is_right() -> bool:
+        return not machine.metrics()["forebay_advertised_mismatch", "default", "port"]
+
+    misled = {key: value for key, value in entry.items() if key != "advertised"}
+    with Worker(ask):  # an answer in a minute is looked at
+        assert not machine.reload({"listeners": [misled]}).get("errors")
+        try:
+            yield
+        finally:
+            assert not machine.reload({"listeners": [entry]}).get("errors")
+            wait_until(is_right, "an answer is looked at")
 
 
 @contextlib.contextmanager
@@ -440,6 +495,9 @@ CASES = (
     ),
     Case(read_unknown_places, "loose", ("ForebayHistoryUngated",)),
     Case(cut_wire, "loose", ("ForebayLanesLost",)),
+    Case(mislead_clients, "throttled", ("ForebayAdvertisedElsewhere",)),
+    Case(lose_worker, "several", ("ForebayProcessesMissing",)),
+    Case(kill_keepers, "several", ("ForebayKeeperRestarts",)),
     Case(fail_upgrade, "throttled", ("ForebayUpgradeFailed",)),
     Case(kill_workers, "throttled", ("ForebayWorkerRestarts",)),
     Case(refuse_workers, "throttled", ("ForebayFallback",)),
@@ -453,6 +511,7 @@ LASTING = ("ForebayVerifierBlind",)
 """Fires all along for the Forebay whose user has no rights."""
 
 NOT_CAUSED = {
-    "ForebayWorkerStarves": "a worker without a processor for seconds needs a CPU limit of the kernel's"
+    "ForebaySwitched": "a switch in force for four hours: that is a threshold, and only ranges are shortened here",
+    "ForebayWorkerStarves": "a worker without a processor for seconds needs a CPU limit of the kernel's",
 }
 """Alerts that are not caused here, with the reason; tests/helm/rules_test.yaml plays them."""

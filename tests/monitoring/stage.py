@@ -1,4 +1,4 @@
-"""A broker, five Forebays with different settings, a canary, and Prometheus that scrapes them.
+"""A broker, six Forebays with different settings, a canary, and Prometheus that scrapes them.
 
 Owns what runs and where. Must not know faults. Invariants: targets have only the labels `job` and `instance`, as on
 plain machines; a Forebay keeps its ports when it is started anew.
@@ -82,7 +82,8 @@ class Stage:
         self.machines: dict[str, Sidecar] = {}
         self.began_at = time.time()
         self._stack = contextlib.ExitStack()
-        self._addresses: dict[str, list[str]] = {}
+        self.entries: dict[str, list[dict[str, Any]]] = {}
+        """The listeners of a Forebay, by its name."""
 
     def __enter__(self) -> Self:
         with self._stack:
@@ -118,11 +119,13 @@ class Stage:
         self.wire = enter(Between(self.broker.address("CATCHUP")))
         self.topic = create_topic(self.broker.direct, partitions=24)
         self.old = self._write_old()
+        self.told, self.signed_told = f"{HOST}:{plain.port}", f"{HOST}:{signed.port}"
         self._open_plain(plain.port)
         self._open_throttled()
         self._open_secured(signed.port)
         self._open_loose()
         self._open_observing()
+        self._open_several()
         self._open_canary()
         self.prometheus = enter(
             PrometheusServer(
@@ -145,13 +148,21 @@ class Stage:
         return topic
 
     def _add(self, name: str, listeners: Sequence[Any], settings: dict[str, Any]) -> None:
-        self._addresses[name] = [str(one["listen"]) for one in listeners]
+        self.entries[name] = [dict(one) for one in listeners]
         sidecar = Sidecar(listeners, settings)
         self.machines[name] = self._stack.enter_context(sidecar)
 
     def _upstream(self, listener: str = "CLIENT") -> str:
         host, port = self.broker.address(listener)
         return f"{host}:{port}"
+
+    def _build_entry(self) -> dict[str, Any]:
+        """A listener of its own. Its clients are told another one's address, which is no fault here."""
+        return {
+            "listen": self._own_address(),
+            "upstream": self._upstream(),
+            "advertised": self.told,
+        }
 
     def _own_address(self) -> str:
         return f"{HOST}:{self._stack.enter_context(lease_port()).port}"
@@ -180,8 +191,7 @@ class Stage:
         """With disks whose counters the test writes."""
         places = [{"device": "sdx", "throughput": "1GB"}]
         throttle = build_throttle(self.disks, places, maxDelay="300ms", waitingRequests="3")
-        entry = {"listen": self._own_address(), "upstream": self._upstream()}
-        self._add("throttled", [entry], {"throttle": throttle})
+        self._add("throttled", [self._build_entry()], {"throttle": throttle})
 
     def _open_secured(self, port: int) -> None:
         """TLS with revocation lists toward clients, SASL on another listener, and a user without rights of its own."""
@@ -202,6 +212,7 @@ class Stage:
                     "name": "tls",
                     "listen": self._own_address(),
                     **common,
+                    "advertised": self.signed_told,
                     "tls": self.tls.section,
                     "allowSharedIdentity": True,
                 },
@@ -214,17 +225,13 @@ class Stage:
         places = [
             {"device": name, "brokerDirectory": f"/nowhere/{name}"} for name in self.disks.disks
         ]
-        entry = {
-            "listen": self._own_address(),
-            "upstream": self._upstream(),
-            "catchUpUpstream": self.wire.address,
-        }
+        entry = {**self._build_entry(), "catchUpUpstream": self.wire.address}
         self._add("loose", [entry], {"throttle": build_throttle(self.disks, places)})
 
     def _open_observing(self) -> None:
         """It serves nothing from memory, and has a listener that passes bytes through."""
         entries = [
-            {"name": "observed", "listen": self._own_address(), "upstream": self._upstream()},
+            {"name": "observed", **self._build_entry()},
             {
                 "name": "unread",
                 "listen": self._own_address(),
@@ -233,6 +240,10 @@ class Stage:
             },
         ]
         self._add("observing", entries, {"cache": {"mode": "observe", "size": "64MiB"}})
+
+    def _open_several(self) -> None:
+        """Two workers and their keeper."""
+        self._add("several", [self._build_entry()], {"workers": 2})
 
     def add_certified(self) -> Sidecar:
         """A Forebay, not started, that signs in for clients by delegation tokens."""
@@ -244,6 +255,7 @@ class Stage:
         entry = {
             "listen": self._own_address(),
             "upstream": self._upstream("SASL"),
+            "advertised": self.signed_told,
             "upstreamCredentials": credentials,
             "useDelegationTokens": True,
             "tls": self.tls.section,
@@ -273,6 +285,7 @@ class Stage:
             start_producer(self.bootstrap("secured"), self.topic, SIGNED, 20),
             start_consumer(self.bootstrap("secured"), self.topic, "three", SIGNED),
             *start_history(self.bootstrap("throttled"), self.old, 1),
+            *start_history(self.bootstrap("several"), self.old, 1),
             *start_history(self.bootstrap("observing"), self.old, 1),
             *start_history(self.listen("observing", 1), self.old, 1),
         ):
@@ -284,7 +297,7 @@ class Stage:
 
     def listen(self, name: str, index: int) -> str:
         """The address of one of a Forebay's listeners."""
-        return self._addresses[name][index]
+        return str(self.entries[name][index]["listen"])
 
     def instance(self, name: str) -> str:
         """The label `instance` of a Forebay."""
