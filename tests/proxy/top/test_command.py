@@ -104,9 +104,11 @@ def test_what_is_no_document_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
 
 def read_until(terminal: int, text: str) -> str:
     """What a terminal shows, as far as `text`."""
+    readable = select.poll()  # descriptors of a long run are beyond select's
+    readable.register(terminal, select.POLLIN)
     shown = b""
     while text.encode() not in shown:
-        assert select.select([terminal], [], [], 60)[0], shown
+        assert readable.poll(60_000), shown
         shown += os.read(terminal, 65_536)
     return shown.decode(errors="replace")
 
