@@ -20,7 +20,6 @@ from proxy.admin.http import RESERVED
 from proxy.build_info import find_commit
 from proxy.config.model import HELD_CONNECTIONS
 from proxy.fetch.principals import WAITS_LIMIT
-from proxy.keeper.messages import UNSENT_BYTES
 from proxy.net.host_limits import IDLE_LIMIT
 from proxy.replica_fetcher.topic_metadata import TOPICS_LIMIT
 from proxy.replica_fetcher.verifier import QUEUE_SAMPLES
@@ -105,6 +104,8 @@ class AttachedEnd(Protocol):
     def missed(self) -> int: ...
     @property
     def unsent_bytes(self) -> int: ...
+    @property
+    def unsent_limit_bytes(self) -> int: ...
 
 
 class Process(Protocol):
@@ -165,7 +166,7 @@ def collect(process: Process) -> Iterator[Sample]:
     if link is not None:
         yield Sample("forebay_keeper_missed_produces_total", (), link.missed)
         yield Sample("forebay_queue_depth", ("keeper_bytes",), link.unsent_bytes)
-        yield Sample("forebay_queue_limit", ("keeper_bytes",), UNSENT_BYTES)
+        yield Sample("forebay_queue_limit", ("keeper_bytes",), link.unsent_limit_bytes)
     yield from _fetches(broker)
     yield from _cache(broker)
     yield from _replica_fetcher(broker)

@@ -83,6 +83,11 @@ class KeeperLink:
         }
 
     @property
+    def unsent_limit_bytes(self) -> int:
+        """The bound of `unsent_bytes`."""
+        return messages.UNSENT_BYTES
+
+    @property
     def unsent_bytes(self) -> int:
         """Bytes that the keeper has not taken."""
         return 0 if self._messages is None else self._messages.unsent_bytes
