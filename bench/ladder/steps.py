@@ -106,7 +106,8 @@ PEERS = (
     arms.CACHE,
     arms.AGAINST,
 )
-OWN = (arms.NO_LOG, arms.TLS)
+TAILING = (arms.DIRECT, arms.TUNED, arms.KROXYLICIOUS, arms.CACHE)
+OWN = (arms.NO_LOG, arms.TLS, arms.WORKERS)
 STEPS: tuple[tuple[str, Callable[[Bench, Arm], Figures], Sequence[str]], ...] = (
     ("produce 1 KB", _small, (*PEERS, *OWN, arms.STORE, arms.RELAY)),
     ("produce 900 KB", _large, (*PEERS, *OWN, arms.STORE)),
@@ -116,7 +117,7 @@ STEPS: tuple[tuple[str, Callable[[Bench, Arm], Figures], Sequence[str]], ...] = 
     (
         "tail, 4 groups",
         _tail(4),
-        (arms.DIRECT, arms.TUNED, arms.KROXYLICIOUS, arms.CACHE, arms.NO_LOG, arms.AGAINST),
+        (*TAILING, arms.NO_LOG, arms.WORKERS, arms.AGAINST),
     ),
     ("tail, 16 groups", _tail(16), (arms.DIRECT, arms.CACHE)),
     ("librdkafka", _real, PEERS[:-1]),
