@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import signal
+import time
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from tests.chaos.wire import Wire
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 NODES = 3
 HEAP_MB = 256
 RESTART_TIMEOUT_S = 20.0
+IDLE_TIMEOUT_S, IDLE_LOOKS, LOOK_PAUSE_S = 60.0, 5, 0.2
 LISTENER = "CLIENT"
 OVERRIDES = {
     "default.replication.factor": NODES,
@@ -47,7 +49,9 @@ OVERRIDES = {
 
 
 class Idle(NamedTuple):
-    """What a Forebay holds that nobody uses."""
+    """What a Forebay holds that nobody uses: file descriptors without those of its own links to the broker, with the
+    file of its access log, which it opens a moment after it is ready.
+    """
 
     descriptors: int
 
@@ -118,7 +122,7 @@ class Sidecars:
                 [entry], self._settings, supervisor=None
             )  # one that hangs is replaced
             self.sidecars[node] = self._stack.enter_context(sidecar)
-            self.idle[node] = Idle(self.descriptors(node))
+            self.idle[node] = measure_idle(sidecar)
 
     def __exit__(
         self,
@@ -150,3 +154,18 @@ class Sidecars:
     def descriptors(self, node: int) -> int:
         """How many file descriptors a Forebay has open."""
         return self.sidecars[node].descriptors
+
+
+def measure_idle(sidecar: Sidecar) -> Idle:
+    """The least of some looks: the question after the links is a connection of its own for a moment."""
+    deadline = time.monotonic() + IDLE_TIMEOUT_S
+    while not any(sidecar.log_directory.iterdir()):
+        if time.monotonic() > deadline:
+            raise SidecarFailed(f"has opened no access log:\n{sidecar.log_tail()}", None)
+        time.sleep(LOOK_PAUSE_S)
+    looks = []
+    for _ in range(IDLE_LOOKS):
+        links = int(sidecar.metrics()["forebay_upstream_connections",])
+        time.sleep(LOOK_PAUSE_S)
+        looks.append(sidecar.descriptors - links)
+    return Idle(min(looks))
