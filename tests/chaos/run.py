@@ -40,10 +40,6 @@ PLAIN, TXN, SINK, BULK = "plain", "txn", "sink", "bulk"
 WRITTEN = (PLAIN, TXN, BULK)
 TOPICS = (*WRITTEN, SINK)
 PATIENCE_S = 180.0
-LEAKS_S = 330.0
-"""A broker may owe the answer to a JoinGroup for as long as a member that never comes back may rebalance: five
-minutes by librdkafka's default (max.poll.interval.ms). Until then a connection that nobody waits for is not closed.
-"""
 LEAST_KINDS = 5
 """Of the twelve kinds of faults of processes and wires: a slow machine does not come to all of them."""
 CHANGES = (
@@ -311,7 +307,7 @@ class Run:
         self.problems += [f"stale: {what}" for what in self._phoenix.stale]
         self.problems += self._changing.judge()
         gc.collect()  # a client that an error's traceback holds is still connected
-        self.problems += [f"leak: {what}" for what in find_leaks(sidecars, LEAKS_S)]
+        self.problems += [f"leak: {what}" for what in find_leaks(sidecars, PATIENCE_S)]
         for node, sidecar in sidecars.sidecars.items():
             said = sidecar.log_path.read_text(errors="replace")
             if "Traceback" in said:
