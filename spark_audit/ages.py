@@ -11,8 +11,8 @@ log says when the batch was stored; what a fetch line says itself is not joined;
 | never | both null: the boot's log is whole, and no batch at this offset was stored in it |
 | unknown | it may have been stored before the log begins, or in missing lines: `least` is what has passed since |
 
-A clock is that of stored bytes, all partitions. The size that hits is the clock at the fetch less the clock before the
-batch: the batch itself is part of it.
+A clock is that of stored bytes, all partitions, of one boot; fetches of workers have their keeper's. The size that hits
+is the clock at the fetch less the clock before the batch: the batch itself is part of it.
 """
 
 import math
@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from spark_audit.tables import is_observed
+from spark_audit.tables import clock_of, is_observed
 
 AGES_SINCE: Final = 3
 """The version from which on hits say their age, the batch itself included."""
@@ -78,7 +78,8 @@ def plan_salts(fetches: int) -> int:
 def build_ages(
     fetches: DataFrame, segments: DataFrame, starts: list[LogStart], salts: int = 1
 ) -> DataFrame:
-    """Fetches that carried records and were hits, misses or observed: CARRIED, `kind`, `least` and `most`.
+    """Fetches that carried records and were hits, misses or observed: CARRIED, `kind`, `least` and `most`. `boot` is
+    whose clock they have.
     `segments`: of `build_segments`, read twice and worth caching.
     """
     return say_ages(fetches).unionByName(find_ages(fetches, segments, starts, salts))
@@ -122,7 +123,7 @@ def _bucket_of(age: Column) -> Column:
 def _served(fetches: DataFrame) -> DataFrame:
     return fetches.where(
         (F.col("result").isin("hit", "miss") | is_observed()) & (F.col("bytes") > 0)
-    ).withColumn("of", F.coalesce("topicId", "topic"))
+    ).withColumns({"of": F.coalesce("topicId", "topic"), "boot": clock_of()})
 
 
 def _is_said() -> Column:

@@ -43,10 +43,12 @@ def read_curves(
     boots: list[dict[str, Any]],
     cache_size_bytes: int | None,
     topics: list[dict[str, Any]],
-    totals: list[dict[str, Any]],
+    reasons: list[dict[str, Any]],
     say: Callable[[str], None],
 ) -> tuple[Curves, WhatIf | None]:
-    """The sizing curves, and other policies on the same log (None: nothing was stored or read)."""
+    """The sizing curves, and other policies on the same log (None: nothing was stored or read). `reasons`: partitions
+    by result, in any number of rows.
+    """
     partitions = merge_partitions(frames["load_partitions"]).persist()
     load = build_load(frames["load_boots"], partitions)
     sizes = {boot["boot"]: boot["cacheSizeBytes"] for boot in boots}
@@ -56,7 +58,7 @@ def read_curves(
     whole = kept
     if whole is None:
         segments = build_segments(good_lines(table.lines, "block")).persist()
-        salts = plan_salts(_count_asked(boots, totals))
+        salts = plan_salts(_count_asked(boots, reasons))
         whole = _join_whole(table, segments, boots, salts, partitions, load.boot)
     ages = frames["ages"].unionByName(whole.ages)
     names = [row["topic"] for row in topics]
@@ -86,7 +88,11 @@ def _join_whole(
     """
     fetches = good_lines(table.lines, "fetch")
     found = find_ages(tables.name_topics(fetches), segments, find_log_starts(boots), salts)
-    sample = build_sample(fetches, partitions, segments, boot or "")
+    replayed = boot or ""
+    near = table.find_near(replayed)
+    # of several brokers' cached pieces most tasks would have nothing of the one that is replayed
+    pieces = segments if near is table.lines else build_segments(good_lines(near, "block"))
+    sample = build_sample(good_lines(near, "fetch"), partitions, pieces, replayed)
     return Whole(sum_ages(found).persist(), lambda: sample.events, {"rate": sample.rate})
 
 
@@ -125,10 +131,10 @@ def _with_results(whole: Whole, what_if: WhatIf | None) -> Whole:
     return whole._replace(extra=whole.extra | said)
 
 
-def _count_asked(boots: list[dict[str, Any]], totals: list[dict[str, Any]]) -> int:
+def _count_asked(boots: list[dict[str, Any]], reasons: list[dict[str, Any]]) -> int:
     """At most how many fetches do not say their age themselves, so that they are joined to what was stored. From
     version 3 on hits do.
     """
     if any(boot["schemaVersion"] < AGES_SINCE for boot in boots):
         return sum(boot["fetchLines"] for boot in boots)
-    return sum(row["partitions"] for row in totals if row["result"] != "hit")
+    return sum(row["partitions"] for row in reasons if row["result"] != "hit")

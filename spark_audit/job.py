@@ -6,9 +6,10 @@ by a page of rows, WINDOWS windows, topics or a closed set; the findings hold pl
 """
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -44,19 +45,23 @@ from spark_audit.reconcile import (
     ScrapedCounters,
     Totals,
     reconcile_boot,
+    reconcile_group,
     reconcile_old,
     reconcile_scrape,
 )
 from spark_audit.report_tables import (
     TableRow,
+    WrittenTables,
     build_facts,
     list_rows,
     plan_tables,
     sort_rows,
+    split_reasons,
+    write_file,
     write_tables,
 )
 from spark_audit.sections import build_marks, read_boot_logs
-from spark_audit.sizing import Sizing
+from spark_audit.sizing import Curves, Sizing
 from spark_audit.storage import Store, to_uri
 from spark_audit.sums import WINDOWED, SummedRows, build_sums
 from spark_audit.what_if.replay import WhatIf
@@ -68,6 +73,8 @@ TOPIC_ROWS: Final = 20_000
 PERIOD_TOPICS: Final = 200
 OTHER_TOPICS: Final = "(other topics)"
 """Stands for the topics beyond TOPIC_ROWS or PERIOD_TOPICS; no topic of Kafka can have this name."""
+QUERIES: Final = 3
+"""Queries at a time, beside those of the curves: the driver plans one while workers compute another."""
 _WINDOW_SECONDS: Final = (1, 2, 5, 10, 30, 60, 120, 300, 900, 3600, 6 * 3600, 24 * 3600)
 
 
@@ -199,28 +206,15 @@ def _compute(
     frames = dict(sums.frames)
     if not sums.fits(window_ms):
         frames |= build_sums(SummedRows(lines, window_ms), WINDOWED)
-    facts = build_facts(frames, window_ms)
-    planned = plan_tables(facts, frames, window_ms)
-    written = write_tables(spark, planned, f"{to_uri(request.out)}/tables", say)
-    totals = _sort_totals(written.rows["totals"])
-    say("computing the sizing curve")
-    topics = written.top("by_topic", "topic")
-    (sizing, topic_sizing, _), what_if = read_curves(
-        spark, source.table, frames, boots, cache_size_bytes, topics, totals, say
-    )
-    _write_curve(spark, sizing, f"{to_uri(request.out)}/tables")
-    reconciliations = _reconcile(
-        request.counters, boots, facts.by_client, written.frames["by_section"], lines
-    )
-    scraped = next((one for one in reconciliations if one.source == "scrape"), None)
-    topic_reasons = _list_topic_reasons(facts.by_time, totals)
-    topic_needs = plan_topic_needs(topic_sizing, cache_size_bytes)
-    (total,) = list_rows(tables.hit_ratio(facts.by_time))
+    made = _query(spark, request, source, frames, boots, window_ms, cache_size_bytes, say)
+    written = made.written
+    (sizing, topic_sizing, _), what_if = made.curves
+    scraped = next((one for one in made.reconciliations if one.source == "scrape"), None)
     evidence = Evidence(
         boots=boots,
-        total=total,
-        topic_reasons=topic_reasons,
-        stored=written.rows["stored"],
+        total=made.total,
+        topic_reasons=made.topic_reasons,
+        stored=written.rows("stored"),
         fresh_misses=written.top("fresh_misses", "topic"),
         laggards=written.top("laggards", "topic", "clientId", "group"),
         sizing=sizing,
@@ -232,19 +226,19 @@ def _compute(
         problems=problems,
         boots=boots,
         window_ms=window_ms,
-        total=total,
-        totals=totals,
-        topics=topics,
+        total=made.total,
+        totals=made.totals,
+        topics=written.top("by_topic", "topic"),
         clients=written.top("by_client", "clientId"),
         partitions=written.top("by_partition", "topic", "partition"),
-        topic_reasons=topic_reasons,
-        periods=_list_periods(facts.by_time, window_ms, boots),
-        windows=_list_windows(written.frames["by_window"]),
-        lag_bands=sort_rows(written.rows["lag_bands"], "bandIndex"),
-        latency=sort_rows(written.rows["latency"], "result"),
+        topic_reasons=made.topic_reasons,
+        periods=made.periods,
+        windows=written.top("by_window", by="windowMs", count=WINDOWS)[::-1],
+        lag_bands=sort_rows(written.rows("lag_bands"), "bandIndex"),
+        latency=sort_rows(written.rows("latency"), "result"),
         delays_by_client=written.top("delays_by_client", "clientId", by="delayMs_sum"),
         delays_by_topic=written.top("delays_by_topic", "topic", by="delayMs_sum"),
-        admissions=_sum_admissions(written.frames["admissions"]),
+        admissions=made.admissions,
         sizing=sizing,
         topic_sizing=topic_sizing,
         what_if=what_if,
@@ -252,13 +246,80 @@ def _compute(
         compared_boot=scraped.boot if scraped else None,
         comparison=list(scraped.rows) if scraped else [],
         counters=request.counters[0] if request.counters else None,
-        reconciliations=reconciliations,
+        reconciliations=made.reconciliations,
         groups=written.top("by_group", "group"),
-        brokers=join_brokers(boots, written.rows["by_boot"]),
-        lag_times=sort_rows(written.rows["lag_times"], "bandIndex"),
-        topic_needs=topic_needs,
+        brokers=join_brokers(boots, written.rows("by_boot")),
+        lag_times=sort_rows(written.rows("lag_times"), "bandIndex"),
+        topic_needs=plan_topic_needs(topic_sizing, cache_size_bytes),
         diagnoses=diagnose(evidence, request.prices),
         ledger=source.ledger,
+    )
+
+
+class Queried(NamedTuple):
+    """What Spark has been asked for: the tables, the curves and what-ifs, and what no table has."""
+
+    written: WrittenTables
+    totals: list[TableRow]
+    curves: tuple[Curves, WhatIf | None]
+    reconciliations: list[Reconciliation]
+    topic_reasons: list[TableRow]
+    periods: TopicPeriods
+    total: TableRow
+    admissions: list[TableRow]
+
+
+def _query(
+    spark: SparkSession,
+    request: Request,
+    source: Source,
+    frames: dict[str, DataFrame],
+    boots: list[TableRow],
+    window_ms: int,
+    cache_size_bytes: int | None,
+    say: Callable[[str], None],
+) -> Queried:
+    """QUERIES at a time. A query that waits for a table waits for one that was begun before it."""
+    facts = build_facts(frames, window_ms)
+    directory = f"{to_uri(request.out)}/tables"
+    with ThreadPoolExecutor(QUERIES) as pool, ThreadPoolExecutor(1) as beside:
+        by_reason = pool.submit(tables.totals(facts.by_time, "topic").toArrow)
+        written = write_tables(pool, spark, plan_tables(facts, frames, window_ms), directory, say)
+
+        def query_curves() -> tuple[Curves, WhatIf | None]:
+            topics, reasons = written.top("by_topic", "topic"), by_reason.result().to_pylist()
+            say("computing the sizing curve")
+            found = read_curves(
+                spark, source.table, frames, boots, cache_size_bytes, topics, reasons, say
+            )
+            write_file(Store(spark), f"{directory}/sizing_curve", _list_curve(found[0].whole))
+            return found
+
+        def query_counters() -> list[Reconciliation]:
+            sections = written.frame("by_section")
+            return _reconcile(request.counters, boots, facts.by_client, sections, source.lines)
+
+        curves = beside.submit(query_curves)
+        counters = pool.submit(query_counters)
+        periods = pool.submit(
+            lambda: _list_periods(facts.by_time, written.rows("by_topic"), window_ms, boots)
+        )
+        total = pool.submit(list_rows, tables.hit_ratio(facts.by_time))
+        admissions = pool.submit(lambda: _sum_admissions(written.frame("admissions")))
+    written.wait()
+    split = split_reasons(by_reason.result())
+    for name, table in split.items():
+        write_file(Store(spark), f"{directory}/{name}", table)
+    totals = split["totals"].to_pylist()
+    return Queried(
+        written,
+        _sort_totals(totals),
+        curves.result(),
+        counters.result(),
+        _list_topic_reasons(by_reason.result().to_pylist(), totals),
+        periods.result(),
+        total.result()[0],
+        admissions.result(),
     )
 
 
@@ -276,24 +337,22 @@ def _sort_totals(totals: list[TableRow]) -> list[TableRow]:
     return sorted(totals, key=lambda row: (row["result"], -row["bytes"], row["reason"]))
 
 
-def _list_windows(by_window: DataFrame) -> list[TableRow]:
-    """The last WINDOWS windows, ascending."""
-    return list_rows(by_window.orderBy(F.desc("windowMs")).limit(WINDOWS))[::-1]
-
-
 def _sum_admissions(admissions: DataFrame) -> list[TableRow]:
     by_source = admissions.groupBy("source").agg(F.sum("bytes").alias("bytes"))
     return sort_rows(list_rows(by_source), "source")
 
 
-def _write_curve(spark: SparkSession, sizing: Sizing, directory: str) -> None:
+def _list_curve(sizing: Sizing) -> Any:
+    """The curve's points as an Arrow table."""
+    import pyarrow as pa
+
     rows = [(*point, sizing.hit_ratio(point.hit_bytes)) for point in sizing.points]
-    columns = (
-        "sizeBytes long, hitBytes long, hitPartitions long, heldBytes long, possibleBytes long,"
-        " hitRatioBytes double"
-    )
-    path = f"{directory}/sizing_curve"
-    spark.createDataFrame(rows, columns).coalesce(1).write.mode("overwrite").parquet(path)
+    names = ("sizeBytes", "hitBytes", "hitPartitions", "heldBytes", "possibleBytes")
+    fields = [*((name, pa.int64()) for name in names), ("hitRatioBytes", pa.float64())]
+    columns = [
+        pa.array([row[place] for row in rows], kind) for place, (_, kind) in enumerate(fields)
+    ]
+    return pa.table(columns, schema=pa.schema(fields))
 
 
 def _reconcile(
@@ -306,9 +365,14 @@ def _reconcile(
     """Scrapes first, then the log of each boot that has counters of its own."""
     marks = build_marks(sections, good_lines(lines, "counters"))
     has_marks = any(boot["countersLines"] for boot in boots)
-    logs = read_boot_logs(marks, [(one.boot, one.number) for one in scrapes]) if has_marks else {}
+    logs = (
+        read_boot_logs(marks, [mark for one in scrapes for mark in one.asked]) if has_marks else {}
+    )
     found = []
     for scrape in scrapes:
+        if scrape.lines:
+            found.append(reconcile_group(scrape, logs))
+            continue
         if scrape.boot:
             found.append(reconcile_scrape(scrape, logs.get(scrape.boot)))
             continue
@@ -328,14 +392,13 @@ def _current_size(request: Request, boots: list[TableRow]) -> int | None:
     return request.cache_size_bytes or latest["cacheSizeBytes"] or max(counted, default=None)
 
 
-def _list_topic_reasons(facts: DataFrame, totals: list[TableRow]) -> list[TableRow]:
+def _list_topic_reasons(reasons: list[TableRow], totals: list[TableRow]) -> list[TableRow]:
     """Bytes by topic, result and reason, sorted: the largest rows, and the rest of each result and reason as the topic
     OTHER_TOPICS, so that the rows add up to `totals`.
     """
-    by_topic = tables.totals(facts, "topic").select("topic", "result", "reason", "bytes")
-    rows = list_rows(
-        by_topic.orderBy(F.desc("bytes"), "topic", "result", "reason").limit(TOPIC_ROWS)
-    )
+    keys = ("topic", "result", "reason")
+    named = [{name: row[name] for name in (*keys, "bytes")} for row in reasons]
+    rows = sort_rows(named, *keys, most="bytes")[:TOPIC_ROWS]
     rest = {(row["result"], row["reason"]): row["bytes"] for row in totals}
     for row in rows:
         rest[row["result"], row["reason"]] -= row["bytes"]
@@ -347,13 +410,14 @@ def _list_topic_reasons(facts: DataFrame, totals: list[TableRow]) -> list[TableR
     return sorted([*rows, *others], key=lambda row: (row["topic"], row["result"], row["reason"]))
 
 
-def _list_periods(facts: DataFrame, window_ms: int, boots: list[TableRow]) -> TopicPeriods:
+def _list_periods(
+    facts: DataFrame, topics: list[TableRow], window_ms: int, boots: list[TableRow]
+) -> TopicPeriods:
     """In at most about WINDOWS windows, for the largest PERIOD_TOPICS topics and all others together."""
     span_ms = max(boot["lastMs"] for boot in boots) - min(boot["firstMs"] for boot in boots)
     width_ms = window_ms * max(1, -(-span_ms // (window_ms * WINDOWS)))
-    largest = facts.groupBy("topic").agg(F.sum("bytes").alias("bytes"))
-    names = list_rows(largest.orderBy(F.desc("bytes"), "topic").limit(PERIOD_TOPICS))
-    is_named = F.col("topic").isin(*(row["topic"] for row in names))
+    largest = sort_rows(topics, "topic", most="bytes")[:PERIOD_TOPICS]
+    is_named = F.col("topic").isin(*(row["topic"] for row in largest))
     coarse = facts.where(F.col("bytes") > 0).withColumns(
         {
             "topic": F.when(is_named, F.col("topic")).otherwise(OTHER_TOPICS),

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from spark_audit.ledger import Ledger, SegmentReport, build_ledger, scan_report
-from spark_audit.log_file import EXTRA_COLUMNS, REPORT
+from spark_audit.log_file import EXTRA_COLUMNS, REPORT, UNKNOWN_BROKER
 from spark_audit.schema import build_line_struct
 from spark_audit.storage import Store, StoredFile, escape_glob
 
@@ -61,6 +61,16 @@ class LineTable:
         """Reports on the segments whose lines are among `lines`."""
         left_out = self.ledger.left_out
         return [one for one in self.reports if one.segment not in left_out.get(one.ingest, ())]
+
+    def find_near(self, boot: str) -> DataFrame:
+        """Lines among which are all of a boot and its workers: of its brokers, as far as its files say which these are.
+        Files of others are not read; `lines` itself where there are none.
+        """
+        brokers = {one.broker for one in self.reports if one.boot == boot}
+        others = {one.broker for one in self.reports} - brokers - {UNKNOWN_BROKER}
+        if not brokers or UNKNOWN_BROKER in brokers or not others:
+            return self.lines
+        return self.lines.where(~F.col("broker").isin(sorted(others)))
 
 
 def row_struct() -> StructType:

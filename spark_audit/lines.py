@@ -356,7 +356,7 @@ def _build_rows(
     behind = pc.subtract(columns["highWatermark"], columns["offset"])
     columns["lag"] = pc.max_element_wise(behind, 0, skip_nulls=False)
     columns["delayMs"] = pc.divide(columns.pop("delayUs").cast(pa.float64()), 1000.0)
-    return {field.name: columns[field.name] for field in FETCH_FIELDS}
+    return {field.name: columns[field.name] for field in FETCH_FIELDS if field.name in columns}
 
 
 def _accept_answers(answers: Any) -> Numbers:

@@ -7,8 +7,9 @@ are of the same moment, so that a log agrees while it is written.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 PARTITIONS_METRIC: Final = "forebay_fetch_partitions_total"
@@ -18,6 +19,7 @@ DROPPED_METRIC: Final = "forebay_access_log_dropped_lines_total"
 UPSTREAM_METRIC: Final = "forebay_upstream_fetch_bytes_total"
 BOOT_METRIC: Final = "forebay_boot_info"
 NUMBER_METRIC: Final = "forebay_access_log_counters_line"
+BASELINE_METRIC: Final = "forebay_access_log_baseline_line"
 _SAMPLE: Final = re.compile(r"([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?\s*")
 _LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
@@ -29,7 +31,9 @@ Totals = Mapping[ResultReason, tuple[int, int]]
 
 class ScrapedCounters(NamedTuple):
     """What the audit reads of a scrape. `cache_size_bytes` and `dropped_lines` are None where absent; `boot` is ""
-    before version 3 of the log; `number`: of the `counters` line that has these counters, 0 where none has.
+    before version 3 of the log; `number`: of the `counters` line that has these counters, 0 where none has. `lines`: of
+    a keeper and its workers, by boot: the same of each, the sum of which the counters are; `baselines`: the lines with
+    what is left out of it, 0: nothing. `boot` and `number` are then the keeper's.
     """
 
     totals: Totals
@@ -38,6 +42,15 @@ class ScrapedCounters(NamedTuple):
     upstream_bytes: dict[str, int]
     boot: str = ""
     number: int = 0
+    lines: Mapping[str, int] = MappingProxyType({})
+    baselines: Mapping[str, int] = MappingProxyType({})
+
+    @property
+    def asked(self) -> list[tuple[str, int]]:
+        """Boots and numbers of the lines that this is compared with."""
+        if not self.lines:
+            return [(self.boot, self.number)]
+        return [(boot, one) for of in (self.lines, self.baselines) for boot, one in of.items()]
 
 
 class Comparison(NamedTuple):
@@ -68,6 +81,7 @@ class CountersMark(NamedTuple):
     counted: Totals
     expected: Totals
     found: Totals
+    event: str = ""
 
 
 class IntervalDifference(NamedTuple):
@@ -128,6 +142,7 @@ def scan_counters(text: str) -> ScrapedCounters:
     size_bytes: dict[ResultReason, int] = {}
     upstream: dict[str, int] = {}
     single: dict[str, int] = {}
+    by_boot: dict[str, dict[str, int]] = {NUMBER_METRIC: {}, BASELINE_METRIC: {}}
     boot = ""
     for line in text.splitlines():
         match = _SAMPLE.fullmatch(line)
@@ -142,20 +157,25 @@ def scan_counters(text: str) -> ScrapedCounters:
         elif name == UPSTREAM_METRIC:
             upstream[labels.get("purpose", "")] = int(float(value))
         elif name == BOOT_METRIC:
-            boot = labels.get("boot", "")
+            boot = boot or labels.get("boot", "")
+        elif name in by_boot and "boot" in labels:
+            by_boot[name][labels["boot"]] = int(float(value))
         elif name in (CAPACITY_METRIC, DROPPED_METRIC, NUMBER_METRIC):
             single[name] = int(float(value))
     if not partitions and not size_bytes:
         raise ValueError(f"no {PARTITIONS_METRIC} in it: save the sidecar's /metrics answer")
     pairs = partitions.keys() | size_bytes.keys()
     totals = {pair: (partitions.get(pair, 0), size_bytes.get(pair, 0)) for pair in pairs}
+    lines = by_boot[NUMBER_METRIC]
+    number = lines.get(boot, single.get(NUMBER_METRIC, 0))
     return ScrapedCounters(
         totals,
         single.get(CAPACITY_METRIC),
         single.get(DROPPED_METRIC),
         upstream,
         boot,
-        single.get(NUMBER_METRIC, 0),
+        number,
+        *((lines, by_boot[BASELINE_METRIC]) if len(lines) > 1 else ()),
     )
 
 
@@ -177,6 +197,8 @@ def reconcile_boot(log: BootLog) -> Reconciliation:
         text = (
             f"boot {log.boot}: the log agrees with its counters in all of {log.intervals} intervals"
         )
+        if log.last.event != "close":
+            text += "; the last is no line of its end: what a killed Forebay counts afterwards is in no line"
     else:
         text = (
             f"boot {log.boot}: {log.differing} of {log.intervals} intervals differ; "
@@ -217,6 +239,85 @@ def reconcile_scrape(scrape: ScrapedCounters, log: BootLog | None) -> Reconcilia
     else:
         text = f"boot {boot}: log and counters agree {until}"
     return Reconciliation(boot, "scrape", not wrong, log.first.ts, mark.ts, rows, early, text)
+
+
+def reconcile_group(scrape: ScrapedCounters, logs: Mapping[str, BootLog]) -> Reconciliation:
+    """A scrape of a keeper and its workers against the logs of all: the counters of each at its line add up to the
+    scrape's. Where a log ends before its line, the scrape must not be below.
+    """
+    boots = [boot for boot in scrape.lines if boot]
+    name = f"boot {scrape.boot} and {len(boots) - 1} workers"
+    obstacle = _find_obstacle(scrape, logs)
+    if obstacle:
+        return Reconciliation(
+            scrape.boot, "scrape", None, None, None, (), (), f"{name}: {obstacle}"
+        )
+    marks = {boot: _find_last(logs[boot], scrape.lines[boot]) for boot in boots}
+    left_out = [logs[boot].asked[one].counted for boot, one in scrape.baselines.items() if one]
+    counted = _add((1, [one.counted for one in marks.values()]), (-1, left_out))
+    late = [boot for boot, mark in marks.items() if mark.number < scrape.lines[boot]]
+    beside = [row for row in compare(counted, scrape.totals) if not row.agrees]
+    wrong = _find_below(counted, scrape.totals) if late else beside
+    for mark in marks.values():
+        wrong += [row for row in compare(mark.found, mark.expected) if not row.agrees]
+    early = [
+        one
+        for boot, mark in marks.items()
+        for one in logs[boot].differences
+        if one.last_ms <= mark.ts
+    ]
+    if wrong:
+        causes = "; ".join(map(describe, early[:3])) or describe_row(wrong[0])
+        text = f"{name}: log and counters differ up to the scrape; {causes}"
+    else:
+        text = f"{name}: log and counters agree up to the scrape"
+    if late:
+        text += (
+            f", but for what boot {', '.join(late)} counted since its last line in this log: it was killed, or its log"
+            f" goes on; {'; '.join(map(describe_row, beside)) or 'that was nothing'}"
+        )
+    return Reconciliation(
+        scrape.boot,
+        "scrape",
+        not wrong,
+        min(logs[boot].first.ts for boot in boots),
+        max(mark.ts for mark in marks.values()),
+        compare(
+            _add((1, [mark.found for mark in marks.values()])),
+            _add((1, [mark.expected for mark in marks.values()])),
+        ),
+        early,
+        text,
+    )
+
+
+def _find_obstacle(scrape: ScrapedCounters, logs: Mapping[str, BootLog]) -> str:
+    """Why the scrape cannot be compared with the logs of its processes; "": it can."""
+    if min(scrape.lines.values()) < 1:
+        return "no line has the counters of one of them: ask for the metrics again, more than a second later"
+    for boot, number in scrape.lines.items():
+        if boot not in logs:
+            return f"there is no log of boot {boot}"
+        log, baseline = logs[boot], scrape.baselines.get(boot, 0)
+        if number < log.first.number or (baseline and baseline not in log.asked):
+            return f"the log of boot {boot} lacks the counters lines of the scrape"
+    return ""
+
+
+def _find_last(log: BootLog, number: int) -> CountersMark:
+    """The mark of this number, else the last one before it; the log has one."""
+    return log.asked[max(one for one in log.asked if one <= number)]
+
+
+def _add(*signed: tuple[int, Iterable[Totals]]) -> Totals:
+    """The sum of all, each with its sign."""
+    sums: dict[ResultReason, tuple[int, int]] = {}
+    for sign, each in signed:
+        for totals in each:
+            for key, (partitions, size_bytes) in totals.items():
+                known = sums.get(key, (0, 0))
+                sums[key] = known[0] + sign * partitions, known[1] + sign * size_bytes
+    return sums
 
 
 def reconcile_old(boot: str, log: Totals, scrape: ScrapedCounters) -> Reconciliation:

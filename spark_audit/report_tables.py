@@ -2,15 +2,15 @@
 
 Owns which tables there are, how each is written, and the order in which rows are shown. Must not know the page.
 Invariants: nothing is computed twice; a table that is as long as there are results, topics or boots is collected once
-and written from here; others, as long as there are partitions, clients, windows or sections, are written by workers
-and read back from there, TOP rows of them or WINDOWS windows.
+and written from here, and so is any other of at most COLLECTED_ROWS rows; a longer one is written by workers and read
+back from there, TOP rows of it or WINDOWS windows.
 """
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
 from spark_audit import tables
@@ -21,19 +21,21 @@ from spark_audit.table_file import build_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from concurrent.futures import Executor, Future
 
     from pyspark.sql import DataFrame, SparkSession
 
 TOP: Final = 15
-WRITERS: Final = 3
-"""Tables that are computed at a time: the driver plans one while workers compute another."""
 COLLECTED: Final = frozenset(
     {
-        *("totals", "by_topic", "misses", "passes", "by_boot", "lag_bands", "lag_times"),
-        *("fresh_misses", "stored", "latency", "delays_by_topic"),
+        *("by_topic", "by_boot", "lag_bands", "lag_times", "fresh_misses", "stored", "latency"),
+        "delays_by_topic",
     }
 )
-"""Tables that are collected: of each topic and boot they have at most a row for each result and reason."""
+"""Tables that are always collected: of each topic and boot they have at most a row for each result and reason."""
+COLLECTED_ROWS: Final = 10_000
+"""Others that are as short are collected as well: a job that writes and one that reads back cost more than the rows."""
+_REASON_KEYS: Final = ("topic", "result", "reason")
 _FILE: Final = "part-00000.snappy.parquet"
 
 TableRow = dict[str, Any]
@@ -51,28 +53,51 @@ class Facts(NamedTuple):
     learned: DataFrame
 
 
+class WrittenTable(NamedTuple):
+    """`rows`, in no order, of a table that was collected, else None; `read`: how all are read back."""
+
+    rows: list[TableRow] | None
+    read: Callable[[], DataFrame]
+
+
 class WrittenTables(NamedTuple):
-    """The tables by name: rows of those in COLLECTED, in no order; the others as they are read back."""
+    """The tables by name, while they are made: who asks for one waits for it."""
 
-    rows: dict[str, list[TableRow]]
-    frames: dict[str, DataFrame]
+    made: Mapping[str, Future[WrittenTable]]
 
-    def top(self, name: str, *keys: str, by: str = "bytes") -> list[TableRow]:
-        """The TOP rows with most of `by`, those that have the same by `keys`."""
-        if name in self.rows:
-            return sort_rows(self.rows[name], *keys, most=by)[:TOP]
-        return list_rows(self.frames[name].orderBy(F.desc(by), *keys).limit(TOP))
+    def wait(self) -> None:
+        """For all of them. StoreError: one cannot be written."""
+        for one in self.made.values():
+            one.result()
+
+    def frame(self, name: str) -> DataFrame:
+        """All rows, to be computed with."""
+        return self.made[name].result().read()
+
+    def rows(self, name: str) -> list[TableRow]:
+        """All rows of one of COLLECTED, in no order."""
+        rows = self.made[name].result().rows
+        if rows is None:
+            raise ValueError(f"{name} is not among the tables that are always collected")
+        return rows
+
+    def top(self, name: str, *keys: str, by: str = "bytes", count: int = TOP) -> list[TableRow]:
+        """The `count` rows with most of `by`, those that have the same by `keys`."""
+        table = self.made[name].result()
+        if table.rows is not None:
+            return sort_rows(table.rows, *keys, most=by)[:count]
+        return list_rows(table.read().orderBy(F.desc(by), *keys).limit(count))
 
 
 def build_facts(frames: Mapping[str, DataFrame], window_ms: int) -> Facts:
     """`frames`: of `sums.build_sums`, by windows that divide `window_ms`."""
     start = tables.floor_to(F.col("windowMs"), window_ms)
     by_client = frames["by_client"].persist()
-    learned = tables.learn_groups(by_client)
+    learned = tables.learn_groups(by_client).persist()
     return Facts(
         frames[BY_TIME].withColumn("windowMs", start).persist(),
         frames["by_partition"],
-        tables.fill_groups(by_client, learned),
+        tables.fill_groups(by_client, learned).persist(),
         learned,
     )
 
@@ -80,16 +105,13 @@ def build_facts(frames: Mapping[str, DataFrame], window_ms: int) -> Facts:
 def plan_tables(
     facts: Facts, frames: Mapping[str, DataFrame], window_ms: int
 ) -> dict[str, DataFrame]:
-    """The tables by name, not computed yet."""
+    """The tables by name, not computed yet, but for those of `split_reasons`; the one that curves need is first."""
     by_time, by_client = facts.by_time, facts.by_client
     return {
-        "totals": tables.totals(by_time),
+        "by_topic": tables.hit_ratio(by_time, "topic"),
         "by_partition": tables.hit_ratio(facts.by_partition, "topic", "partition"),
         "by_client": tables.hit_ratio(by_client, "clientId"),
-        "by_topic": tables.hit_ratio(by_time, "topic"),
         "by_window": tables.hit_ratio(by_time, "windowMs"),
-        "misses": tables.reasons(by_time, "miss", "topic"),
-        "passes": tables.reasons(by_time, "pass", "topic"),
         "by_group": tables.hit_ratio(tables.name_groups(by_client), "group"),
         "by_boot": tables.hit_ratio(by_client, "boot"),
         "by_section": merge_sections(frames["by_section"]),
@@ -106,31 +128,53 @@ def plan_tables(
 
 
 def write_tables(
+    pool: Executor,
     spark: SparkSession,
     planned: Mapping[str, DataFrame],
     directory: str,
     say: Callable[[str], None],
 ) -> WrittenTables:
-    """Write each table as Parquet below `directory`, WRITERS at a time. StoreError: it cannot be written there."""
+    """Have `pool` write each table as Parquet below `directory`, in their order. What goes wrong is raised to who
+    asks for the table.
+    """
     store = Store(spark)
-    written = WrittenTables({}, {})
 
-    def write(name: str) -> None:
-        path = f"{directory}/{name}"
-        if name in COLLECTED:
-            table = planned[name].toArrow()
-            store.delete(path)
-            store.write_bytes(f"{path}/{_FILE}", build_file(table))
-            written.rows[name] = table.to_pylist()
+    def write(name: str) -> WrittenTable:
+        path, frame = f"{directory}/{name}", planned[name]
+        asked = frame if name in COLLECTED else frame.limit(COLLECTED_ROWS + 1)
+        table = asked.toArrow()
+        rows = None
+        if name in COLLECTED or table.num_rows <= COLLECTED_ROWS:
+            write_file(store, path, table)
+            rows = table.to_pylist()
         else:
-            planned[name].coalesce(1).write.mode("overwrite").parquet(path)
-            reader = spark.read.schema(planned[name].schema)
-            written.frames[name] = reader.parquet(escape_glob(path))
+            frame.coalesce(1).write.mode("overwrite").parquet(path)
         say(f"table {name}")
+        reader = spark.read.schema(frame.schema)
+        return WrittenTable(rows, lambda: reader.parquet(escape_glob(path)))
 
-    with ThreadPoolExecutor(WRITERS) as pool:
-        list(pool.map(write, planned))
-    return written
+    return WrittenTables({name: pool.submit(write, name) for name in planned})
+
+
+def split_reasons(reasons: Any) -> dict[str, Any]:
+    """Three tables that are made of one, as Arrow tables: what the counters count, and reasons of misses and of passes.
+    `reasons`: of `tables.totals` by topic.
+    """
+    summed = reasons.drop_columns(["topic"]).group_by(["result", "reason"])
+    added = [(name, "sum") for name in reasons.schema.names if name not in _REASON_KEYS]
+    sums = summed.aggregate(added)
+    parts = {
+        name: reasons.filter(pc.equal(reasons["result"], result)).drop_columns(["result"])
+        for name, result in (("misses", "miss"), ("passes", "pass"))
+    }
+    named = [name.removesuffix("_sum") for name in sums.schema.names]
+    return {"totals": sums.rename_columns(named), **parts}
+
+
+def write_file(store: Store, path: str, table: Any) -> None:
+    """A directory with one Parquet file, of an Arrow table, in the place of what was there."""
+    store.delete(path)
+    store.write_bytes(f"{path}/{_FILE}", build_file(table))
 
 
 def list_rows(table: DataFrame) -> list[TableRow]:

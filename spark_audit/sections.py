@@ -202,5 +202,10 @@ def _mark(rows: list[Row]) -> CountersMark:
         }
 
     return CountersMark(
-        rows[0]["number"], rows[0]["ts"], totals("counted"), totals("expected"), totals("found")
+        rows[0]["number"],
+        rows[0]["ts"],
+        totals("counted"),
+        totals("expected"),
+        totals("found"),
+        rows[0]["event"],
     )

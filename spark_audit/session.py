@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
@@ -25,13 +25,14 @@ GOOD_RELEASES: Final = (17, 21)
 VECTOR_MODULE: Final = "jdk.incubator.vector"
 SMALL_INPUT_BYTES: Final = 256 << 20
 TINY_INPUT_BYTES: Final = 4 << 20
+_SMALL_INPUT_SETTINGS: Final[dict[str, str]] = {"spark.sql.adaptive.enabled": "false"}
+"""Over small input plans do not change while they run: each shuffle would be a job of its own, a fifth more CPU."""
 _TINY_INPUT_SETTINGS: Final[dict[str, str]] = {
-    "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.maxPlanStringLength": "1000",
 }
-"""Over tiny input plans are neither changed while they run nor compiled nor described: a third less CPU."""
+"""Over tiny input plans are neither compiled nor described: a third less CPU, with the other settings."""
 _MEMORY_LIMITS: Final = (
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
@@ -40,6 +41,11 @@ _JVM_DIRECTORY: Final = Path("/usr/lib/jvm")
 _INSTALL: Final = (
     "The audit runs on Spark, which needs Java 17 or 21. On Debian 12 or Ubuntu: apt install"
     " openjdk-17-jre-headless; on Debian 13: apt install openjdk-21-jre-headless. Elsewhere set JAVA_HOME."
+)
+_IS_FULL: Final = "No space left on device"
+_NO_ROOM: Final = (
+    "Spark sorts in files, which may take more room than the table does; --conf spark.local.dir=DIR names"
+    " another disk for them"
 )
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 
@@ -62,13 +68,21 @@ class Java(NamedTuple):
 
 
 def describe_spark_error(error: Exception) -> str:
-    """The reason of one of SPARK_ERRORS in one line, without a trace: its first cause where it names one."""
-    text = str(error)
-    if isinstance(error, Py4JJavaError):
-        text = str(error.java_exception.toString())
+    """The reason of one of SPARK_ERRORS in one line, without a trace: its first cause where it names one. A full disk
+    has its remedy.
+    """
+    text = _find_root(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
     causes = [line for line in text.splitlines() if line.startswith("Caused by: ")]
     first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
-    return causes[-1].removeprefix("Caused by: ") if causes else first.strip()
+    reason = causes[-1].removeprefix("Caused by: ") if causes else first.strip()
+    return f"{reason}: {_NO_ROOM}" if _IS_FULL in text else reason
+
+
+def _find_root(exception: Any) -> str:
+    """What the first cause of a Java exception says."""
+    while (cause := exception.getCause()) is not None:
+        exception = cause
+    return str(exception.toString())
 
 
 def open_session(
@@ -107,6 +121,8 @@ def plan_settings(
     }
     if master.startswith("local"):
         planned |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+        if _is_below(input_bytes, SMALL_INPUT_BYTES):
+            planned |= _SMALL_INPUT_SETTINGS
         if _is_below(input_bytes, TINY_INPUT_BYTES):
             planned |= _TINY_INPUT_SETTINGS
     return planned

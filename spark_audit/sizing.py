@@ -16,7 +16,7 @@ from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from spark_audit.ages import DATED, NEVER, UNKNOWN
@@ -25,6 +25,13 @@ from spark_audit.calibration import LEAST_SIZE_BYTES, Calibration
 STEPS_PER_DOUBLING: Final = 4
 TARGETS: Final = (0.9, 0.95, 0.99, 0.999)
 _MOST, _LEAST = "most", "least"
+_MERGED: Final = {
+    **{f"{side}_{of}": of for side in (_MOST, _LEAST) for of in ("min", "max")},
+    "bytes": "sum",
+    "partitions": "sum",
+}
+"""What is known of a bucket, and how that of two is one."""
+_SPARK: Final = {"min": F.min, "max": F.max, "sum": F.sum}
 
 
 class CurvePoint(NamedTuple):
@@ -186,65 +193,25 @@ def build_curves(
     marked = ages.withColumns(
         {"topic": topic.cast("string"), "isAsked": F.col("boot").eqNullSafe(F.lit(boot))}
     )
-    sums = _group(marked).toArrow()
+    sums = marked.groupBy("topic", "isAsked", "kind", "mostBucket", "leastBucket")
+    rows = sums.agg(*(_SPARK[of](name).alias(name) for name, of in _MERGED.items())).toArrow()
     return Curves(
-        _fit(sums, calibration, current_bytes),
+        _fit(rows, calibration, current_bytes),
         {
-            name: _fit(sums.filter(pc.equal(sums["topic"], name)), calibration, current_bytes)
+            name: _fit(rows.filter(pc.equal(rows["topic"], name)), calibration, current_bytes)
             for name in topics
         },
-        _fit(sums.filter(sums["isAsked"]), calibration, None),
+        _fit(rows.filter(rows["isAsked"]), calibration, None),
     )
 
 
-def _group(ages: DataFrame) -> DataFrame:
-    """Bytes and number by kind (`bucket` -1), and by buckets of `most` and of `least`. Rows that are in the same
-    buckets are added up before they are looked at in three ways.
-    """
-    summed = ages.groupBy("topic", "isAsked", "kind", "mostBucket", "leastBucket").agg(
-        *(
-            of(f"{name}_{of.__name__}").alias(f"{name}_{of.__name__}")
-            for name in (_MOST, _LEAST)
-            for of in (F.min, F.max)
-        ),
-        F.sum("bytes").alias("bytes"),
-        F.sum("partitions").alias("partitions"),
-    )
-    none = F.lit(0).cast("long")
-    entries = [_entry(F.col("kind"), F.lit(-1), none, none)]
-    for name in (_MOST, _LEAST):
-        bucket = F.col(f"{name}Bucket")
-        entries.append(_entry(F.lit(name), bucket, F.col(f"{name}_min"), F.col(f"{name}_max")))
-    entry = summed.select(
-        "topic", "isAsked", "bytes", "partitions", F.explode(F.array(*entries)).alias("one")
-    )
-    return (
-        entry.where(F.col("one.least").isNotNull())
-        .groupBy("topic", "isAsked", "one.of", "one.bucket")
-        .agg(
-            F.min("one.least").alias("least"),
-            F.max("one.most").alias("most"),
-            F.sum("bytes").alias("bytes"),
-            F.sum("partitions").alias("partitions"),
-        )
-    )
-
-
-def _entry(of: Column, bucket: Column, least: Column, most: Column) -> Column:
-    return F.struct(
-        of.alias("of"), bucket.alias("bucket"), least.alias("least"), most.alias("most")
-    )
-
-
-def _fit(sums: Any, calibration: Calibration, current_bytes: int | None) -> Sizing:
-    """`sums`: an Arrow table with rows of `_group`, of any topics and boots."""
-    most, possible = (
-        Ages(_list_buckets(sums.filter(pc.equal(sums["of"], of)))) for of in (_MOST, _LEAST)
-    )
+def _fit(rows: Any, calibration: Calibration, current_bytes: int | None) -> Sizing:
+    """`rows`: an Arrow table of sums by buckets, of any topics and boots."""
+    most, possible = (Ages(_list_buckets(rows, side)) for side in (_MOST, _LEAST))
     totals = {}
     for kind in (DATED, NEVER, UNKNOWN):
-        rows = sums.filter(pc.equal(sums["of"], kind))
-        totals[kind] = [pc.sum(rows[name]).as_py() or 0 for name in ("bytes", "partitions")]
+        of_kind = rows.filter(pc.equal(rows["kind"], kind))
+        totals[kind] = [pc.sum(of_kind[name]).as_py() or 0 for name in ("bytes", "partitions")]
     sizes = plan_sizes(most.greatest, current_bytes, calibration)
     total_bytes = sum(total[0] for total in totals.values())
     return Sizing(
@@ -262,11 +229,12 @@ def _fit(sums: Any, calibration: Calibration, current_bytes: int | None) -> Sizi
     )
 
 
-def _list_buckets(rows: Any) -> list[Bucket]:
-    """One for each bucket, whatever topics and boots its rows are of."""
-    sides = [("least", "min"), ("most", "max"), ("bytes", "sum"), ("partitions", "sum")]
-    merged = rows.group_by("bucket").aggregate(sides)
-    columns = [merged[f"{name}_{of}"].to_pylist() for name, of in sides]
+def _list_buckets(rows: Any, side: str) -> list[Bucket]:
+    """One for each bucket of `side` that has an age."""
+    names = (f"{side}_min", f"{side}_max", "bytes", "partitions")
+    dated = rows.filter(pc.is_valid(rows[names[0]]))
+    merged = dated.group_by(f"{side}Bucket").aggregate([(name, _MERGED[name]) for name in names])
+    columns = [merged[f"{name}_{_MERGED[name]}"].to_pylist() for name in names]
     return [Bucket(*values) for values in zip(*columns, strict=True)]
 
 

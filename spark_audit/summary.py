@@ -20,11 +20,9 @@ class Outlook(NamedTuple):
     observed_ratio: float | None
     admitted_bytes_per_s: float | None
 
-    def residence_s(self, size_bytes: int | None) -> float | None:
-        """For how long a cache of this size holds what is admitted."""
-        if not self.admitted_bytes_per_s or size_bytes is None:
-            return None
-        return size_bytes / self.admitted_bytes_per_s
+    def residence_s(self, held_bytes: int) -> float | None:
+        """For how long a cache that holds so many bytes of batches holds what is admitted."""
+        return held_bytes / self.admitted_bytes_per_s if self.admitted_bytes_per_s else None
 
 
 def build_outlook(findings: Findings) -> Outlook:
@@ -37,7 +35,7 @@ def build_outlook(findings: Findings) -> Outlook:
     at_size = [point for point in sizing.points if point.size_bytes == findings.cache_size_bytes]
     admitted_bytes, span_ms = 0, 0
     for boot in findings.boots:
-        if boot["admittedBytesLast"] is not None:
+        if boot["admittedBytesLast"] is not None and boot["keeper"] is None:
             admitted_bytes += boot["admittedBytesLast"] - boot["admittedBytesFirst"]
             span_ms += boot["lastMs"] - boot["firstMs"]
     return Outlook(

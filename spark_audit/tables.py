@@ -189,11 +189,6 @@ def totals(facts: DataFrame, *keys: str) -> DataFrame:
     )
 
 
-def reasons(facts: DataFrame, result: str, *keys: str) -> DataFrame:
-    """Of one result, by `keys` and reason."""
-    return totals(facts.where(F.col("result") == result), *keys).drop("result")
-
-
 def lag_bands(lags: DataFrame) -> DataFrame:
     """Hit ratio by how far behind the high watermark the fetch began; `bandIndex` orders the bands. `lags`: of
     `sums.sum_lags`.
@@ -291,7 +286,8 @@ def admissions(admitted: DataFrame, window_ms: int) -> DataFrame:
 
 def boots(sums: DataFrame, lines: DataFrame) -> DataFrame:
     """Per boot: version, first and last line, admitted bytes then, the writer's own counts, the cache's size, and what
-    `ages.find_log_starts` needs. `sums`: of `sums.sum_boot_lines`; of `lines`, those of other types are read.
+    `ages.find_log_starts` needs. `keeper`: of a worker one that it had; null: the clock is its own. `sums`: of
+    `sums.sum_boot_lines`; of `lines`, those of other types are read.
     """
     others = lines.where(~F.col("type").isin(*BULK_TYPES)).select(
         *_BOOT_FIELDS,
@@ -314,6 +310,7 @@ def boots(sums: DataFrame, lines: DataFrame) -> DataFrame:
             F.max("droppedLines").alias("droppedLines"),
             F.max("cacheSizeBytes").alias("cacheSizeBytes"),
             F.max("nodeId").alias("nodeId"),
+            F.max("keeper").alias("keeper"),
             F.max_by("listeners", "sequence").alias("listeners"),
             F.min_by("upstream", "number").alias("upstreamFirst"),
             F.max_by("upstream", "number").alias("upstreamLast"),
@@ -333,10 +330,15 @@ def boots(sums: DataFrame, lines: DataFrame) -> DataFrame:
 
 
 _BOOT_FIELDS = (
-    *("boot", "type", "v", "ts", "firstMs", "admittedBytes", "droppedLines"),
+    *("boot", "type", "v", "ts", "keeper", "firstMs", "admittedBytes", "droppedLines"),
     *("cacheSizeBytes", "nodeId", "listeners", "sequence", "upstream", "number", "leaseLapses"),
     *("producedBytes", "event"),
 )
+
+
+def clock_of() -> Column:
+    """The boot whose clock of stored bytes a line has: of a worker its keeper's, "" where none was known."""
+    return F.coalesce("keeper", "boot")
 
 
 def floor_to(time: Column, window_ms: int) -> Column:

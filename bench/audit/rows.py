@@ -30,7 +30,7 @@ from spark_audit.session import open_session
 from spark_audit.storage import Store, StoredFile, to_uri
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
@@ -43,8 +43,10 @@ CACHE_BYTES: Final = 8 << 30
 BLOCKS_A_STEP, FETCHES_A_STEP, STEP_MS = 3, 17, 20
 INGEST: Final = "rows"
 MOST_TIMES_MEDIAN: Final = 3.0
-LEAST_TASKS, LEAST_MS = 8, 1000
-"""Stages with fewer tasks have no median, and one whose tasks take less says nothing of data."""
+LEAST_TASKS, LEAST_MS, LONG_MS = 8, 1000, 3000
+"""Stages with fewer tasks have no median. One whose median is below LEAST_MS says nothing of data, unless its longest
+task takes LONG_MS: most of its tasks may have nothing to do.
+"""
 
 
 class StageTimes(NamedTuple):
@@ -63,6 +65,12 @@ class StageTimes(NamedTuple):
         """The longest task's time as a multiple of the median."""
         return self.times_ms[-1] / max(1.0, self.median_ms)
 
+    @property
+    def is_judged(self) -> bool:
+        """Whether it has tasks enough, and long ones."""
+        is_long = self.median_ms >= LEAST_MS or self.times_ms[-1] >= LONG_MS
+        return len(self.times_ms) >= LEAST_TASKS and is_long
+
 
 def build_parser() -> argparse.ArgumentParser:
     """The options."""
@@ -73,6 +81,12 @@ def build_parser() -> argparse.ArgumentParser:
         "--millions", type=float, default=30, help="rows, in millions (default: 30)"
     )
     parser.add_argument("--scratch", type=Path, help="where the table lies for a while")
+    parser.add_argument(
+        "--events",
+        type=Path,
+        metavar="FILE",
+        help="write and report nothing: judge this event log of Spark, of a report of any rows",
+    )
     return parser
 
 
@@ -234,9 +248,7 @@ def read_stages(events: Iterable[str]) -> list[StageTimes]:
 
 def build_page(stages: list[StageTimes]) -> tuple[str, bool]:
     """The distribution of each stage that has one, and whether the bar holds for all."""
-    judged = [
-        one for one in stages if len(one.times_ms) >= LEAST_TASKS and one.median_ms >= LEAST_MS
-    ]
+    judged = [one for one in stages if one.is_judged]
     rows = [
         "| stage | tasks | least, s | median, s | longest, s | times the median |",
         "| --- " * 6 + "|",
@@ -254,9 +266,19 @@ def build_page(stages: list[StageTimes]) -> tuple[str, bool]:
     return "\n".join([*rows, "", f"{said}: {verdict}"]) + "\n", holds
 
 
-def main() -> int:
-    """Write, report, judge; the exit code."""
-    options = build_parser().parse_args()
+def judge(log: Path) -> tuple[str, bool]:
+    """`build_page` of an event log."""
+    with log.open(encoding="utf-8") as lines:
+        return build_page(read_stages(lines))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write, report, judge; the exit code. `arguments`: None: the process's."""
+    options = build_parser().parse_args(arguments)
+    if options.events is not None:
+        page, holds = judge(options.events)
+        print(page)
+        return 0 if holds else 1
     scratch = Path(tempfile.mkdtemp(prefix="forebay-rows-", dir=options.scratch))
     try:
         table, events = scratch / "table", scratch / "events"
@@ -275,8 +297,7 @@ def main() -> int:
         command = [sys.executable, "-m", "spark_audit", str(table), "--out", str(scratch / "out")]
         cost = measure([*command, *settings], scratch / "said")
         (log,) = events.iterdir()
-        with log.open(encoding="utf-8") as lines:
-            page, holds = build_page(read_stages(lines))
+        page, holds = judge(log)
         print(
             f"{rows / 1e6:g} million rows: report in {cost.wall_s:.0f} s, {cost.cpu_s:.0f} CPU s,",
             end=" ",

@@ -14,12 +14,12 @@ from spark_audit.page.html import (
     BAR,
     BYTES,
     MS,
+    POINTS,
     RATIO,
     TEXT,
     BarPart,
     Card,
     Column,
-    ColumnKind,
     draw_cards,
     draw_folded,
     draw_key,
@@ -29,11 +29,6 @@ from spark_audit.page.html import (
 )
 from spark_audit.units import show_bytes, show_duration, show_points, show_ratio, show_time
 
-POINTS: Final = ColumnKind(
-    lambda share: (
-        "–" if share is None else show_points(share, is_signed=True).removesuffix(" points")
-    )
-)
 _SHOWN: Final = 15
 
 

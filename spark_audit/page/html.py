@@ -9,7 +9,15 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import Any, Final, NamedTuple
 
-from spark_audit.units import show_bytes, show_count, show_duration, show_ms, show_ratio, show_time
+from spark_audit.units import (
+    show_bytes,
+    show_count,
+    show_duration,
+    show_ms,
+    show_points,
+    show_ratio,
+    show_time,
+)
 
 
 class BarPart(NamedTuple):
@@ -22,6 +30,7 @@ class BarPart(NamedTuple):
 
 Bar = Sequence[BarPart]
 _BAD: Final = ' class="bad"'
+_SHORT: Final = 16
 _NARROW: Final = 3
 """A table of so many columns is as wide as they need, not as the page."""
 
@@ -37,6 +46,12 @@ TEXT: Final = ColumnKind(str, is_text=True)
 BYTES: Final = ColumnKind(show_bytes)
 COUNT: Final = ColumnKind(show_count)
 RATIO: Final = ColumnKind(show_ratio)
+POINTS: Final = ColumnKind(
+    lambda share: (
+        "–" if share is None else show_points(share, is_signed=True).removesuffix(" points")
+    )
+)
+"""A difference of two ratios; the heading has the unit."""
 MS: Final = ColumnKind(show_ms)
 SECONDS: Final = ColumnKind(show_duration)
 TIME: Final = ColumnKind(
@@ -72,10 +87,11 @@ def draw_table(
     if not rows:
         return ""
     marked = set(bad)
+    sides = [_side_of(column, [row[place] for row in rows]) for place, column in enumerate(columns)]
     head = "".join(_heading(column) for column in columns)
     body = "".join(
         f"<tr{_BAD if number in marked else ''}>"
-        + "".join(_cell(column, value) for column, value in zip(columns, row, strict=True))
+        + "".join(map(_cell, columns, sides, row))
         + "</tr>"
         for number, row in enumerate(rows)
     )
@@ -91,11 +107,19 @@ def _heading(column: Column) -> str:
     return f"<th{side}>{escape(column.title)}{unit}</th>"
 
 
-def _cell(column: Column, value: Any) -> str:
+def _side_of(column: Column, values: Sequence[Any]) -> str:
+    """The class of a column's cells. Words of at most _SHORT characters are never broken."""
+    if not column.kind.is_text:
+        return ""
+    is_short = all(len(column.kind.show(value)) <= _SHORT for value in values)
+    return "left short" if is_short else "left"
+
+
+def _cell(column: Column, side: str, value: Any) -> str:
     if column.kind is BAR:
         return f'<td class="bar">{draw_bar(value)}</td>'
     if column.kind.is_text:
-        return f'<td class="left">{escape(column.kind.show(value))}</td>'
+        return f'<td class="{side}">{escape(column.kind.show(value))}</td>'
     key = "" if value is None else f' data-v="{value}"'
     return f"<td{key}>{escape(column.kind.show(value))}</td>"
 

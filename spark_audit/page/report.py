@@ -19,6 +19,7 @@ from spark_audit.page.html import (
     BYTES,
     COUNT,
     MS,
+    POINTS,
     RATIO,
     SECONDS,
     TIME,
@@ -26,7 +27,6 @@ from spark_audit.page.html import (
     BarPart,
     Card,
     Column,
-    ColumnKind,
     draw_advice,
     draw_cards,
     draw_folded,
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from spark_audit.what_if.replay import PolicyResult
 
 RESULTS: Final = ("hit", "miss", "pass")
-POINTS: Final = ColumnKind(lambda points: "–" if points is None else f"{points:+.1f}")
 _FIRST_WORDS: Final = frozenset({"the", "leases", "client"})
 _RESULT_TEXT: Final = {
     "hit": "hit: from memory",
@@ -62,7 +61,7 @@ def build_page(findings: Findings) -> str:
     first_ms = min(boot["firstMs"] for boot in findings.boots)
     last_ms = max(boot["lastMs"] for boot in findings.boots)
     span = show_duration((last_ms - first_ms) / 1000)
-    starts = len(findings.boots)
+    starts = sum(boot["keeper"] is None for boot in findings.boots) or 1
     subtitle = f"{show_time(first_ms)} to {show_time(last_ms)} ({span}); {starts} " + (
         "start of Forebay" if starts == 1 else "starts of Forebay"
     )
@@ -103,9 +102,11 @@ def _cards(findings: Findings, outlook: Outlook) -> str:
             Card(show_bytes(total["hitBytes"]), "were neither read nor sent by the broker")
         )
     if findings.cache_size_bytes:
-        held = show_duration(outlook.residence_s(findings.cache_size_bytes))
         cards.append(
-            Card(show_bytes(findings.cache_size_bytes), f"of cache; holds {held} of production")
+            Card(
+                show_bytes(findings.cache_size_bytes),
+                f"of cache; holds {_show_held(findings, outlook)} of production",
+            )
         )
     if enough is not None:
         cards.append(Card(show_bytes(enough), "would hit 99 % of what any size can hit"))
@@ -268,10 +269,16 @@ def _sizing(findings: Findings, outlook: Outlook) -> str:
     )
 
 
+def _show_held(findings: Findings, outlook: Outlook) -> str:
+    """For how long the cache holds what is admitted, at today's size."""
+    point = findings.sizing.point_at(findings.cache_size_bytes or 0)
+    return show_duration(outlook.residence_s(point.held_bytes))
+
+
 def _size_marks(findings: Findings, outlook: Outlook) -> list[Mark]:
     marks, now_bytes = [], findings.cache_size_bytes
     if now_bytes:
-        held = show_duration(outlook.residence_s(findings.sizing.point_at(now_bytes).held_bytes))
+        held = _show_held(findings, outlook)
         marks.append(Mark(now_bytes, f"now: {show_bytes(now_bytes)}, {held}", "now"))
     enough = findings.sizing.needed_bytes.get(0.99)
     if enough is not None:
@@ -318,7 +325,7 @@ def _policies(findings: Findings) -> str:
             policy,
             "yes" if admits_laggards else "no",
             *(found[size].hit_ratio if size in found else None for size in sizes),
-            *(100 * what_if.worth(found[size]) if size in found else None for size in sizes),
+            *(what_if.worth(found[size]) if size in found else None for size in sizes),
         )
         for (policy, admits_laggards), found in by_policy.items()
     ]
@@ -579,7 +586,7 @@ def _differences(findings: Findings) -> str:
         Column("bytes", COUNT, "log less counters"),
         Column("cause"),
     )
-    return draw_folded(f"{len(rows)} differences by interval", draw_table(columns, rows[:200]))
+    return draw_folded(f"differences by interval: {len(rows)}", draw_table(columns, rows[:200]))
 
 
 def _log(findings: Findings) -> str:
@@ -603,7 +610,7 @@ def _log(findings: Findings) -> str:
         Column("boot"),
         Column("first line", TIME, "UTC"),
         Column("last line", TIME, "UTC"),
-        Column("schema version", COUNT),
+        Column("schema", COUNT, "version"),
         Column("fetch", COUNT, "lines"),
         Column("empty", COUNT, "lines"),
         Column("block", COUNT, "lines"),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark_audit.tables import is_observed
+from spark_audit.tables import clock_of, is_observed
 from spark_audit.what_if.replay import HASH_RANGE, Trace, TraceEvent, plan_stride, plan_touch_rate
 
 if TYPE_CHECKING:
@@ -38,13 +38,13 @@ class SampledEvents(NamedTuple):
 def build_sample(
     fetches: DataFrame, partitions: DataFrame, segments: DataFrame, boot: str
 ) -> SampledEvents:
-    """The trace of one boot, in the order of the clock of stored bytes; what is stored comes before what is read at the
-    same clock. `partitions`: of `profile.merge_partitions`. A few jobs.
+    """The trace of one boot and its workers, in the order of the clock of stored bytes; what is stored comes before
+    what is read at the same clock. `partitions`: of `profile.merge_partitions`. A few jobs.
     """
     of = F.coalesce("topicId", "topic").alias("of")
     stored = partitions.where(F.col("boot") == boot)
     read = fetches.where(
-        (F.col("boot") == boot)
+        (clock_of() == boot)
         & (F.col("result").isin("hit", "miss") | is_observed())
         & (F.col("bytes") > 0)
     ).select(of, "partition", "offset", "bytes", "admittedBytes")

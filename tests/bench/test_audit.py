@@ -13,7 +13,7 @@ from bench.audit import report
 from bench.audit.__main__ import BROKERS, write_logs
 from bench.audit.processes import CommandFailed, measure
 from bench.audit.report import AGAIN, FLOOR, INGEST, Point
-from bench.audit.rows import LEAST_MS, LEAST_TASKS, build_page, read_stages
+from bench.audit.rows import LEAST_MS, LEAST_TASKS, LONG_MS, build_page, main, read_stages
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -114,7 +114,9 @@ def test_bars_are_of_the_most_lines(tmp_path: Path) -> None:
     assert "20.0 + 4.00 for each million" in text and "* a note" in text
 
 
-def test_the_longest_task_is_held_against_its_stage_s_median() -> None:
+def test_the_longest_task_is_held_against_its_stage_s_median(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Stages with few tasks, or tasks of no time, are not judged; failed tasks do not count."""
     events = []
 
@@ -131,7 +133,17 @@ def test_the_longest_task_is_held_against_its_stage_s_median() -> None:
     add(1, [90 * LEAST_MS], failed=True)
     page, holds = build_page(read_stages(map(json.dumps, events)))
     assert holds and "3.00 times its stage's median" in page and "name 2" not in page
+    log = tmp_path / "events"
+    log.write_text("\n".join(map(json.dumps, events)))
+    assert main(["--events", str(log)]) == 0
+    assert capsys.readouterr().out.strip() == page.strip()
     add(4, [LEAST_MS] * LEAST_TASKS + [4 * LEAST_MS])
     page, holds = build_page(read_stages(map(json.dumps, events)))
     assert not holds and "| 4 name 4 | 9 |" in page
+    log.write_text("\n".join(map(json.dumps, events)))
+    assert main(["--events", str(log)]) == 1
+    events[:] = [event for event in events if event.get("Stage ID") != 4]
+    add(5, [30] * 3 * LEAST_TASKS + [LONG_MS])
+    page, holds = build_page(read_stages(map(json.dumps, events)))
+    assert not holds and "100.00 times" in page, "most of its tasks had nothing to do"
     assert not build_page([])[1], "nothing measured is nothing held"

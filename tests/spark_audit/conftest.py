@@ -30,7 +30,7 @@ BAD_LINES = {
         "[]",
         '{"v":1,"type":"fetch","ts":"soon"}',
     ],
-    "unknown-version": ['{"v":0,"type":"fetch"}', '{"v":5,"ts":"a time of another kind"}'],
+    "unknown-version": ['{"v":0,"type":"fetch"}', '{"v":6,"ts":"a time of another kind"}'],
     "unknown-type": ['{"v":1,"type":"dream","boot":"b","ts":1}'],
     "incomplete": [
         '{"v":1,"type":"log","boot":"b","ts":1}',

@@ -54,13 +54,15 @@ Line = dict[str, Any]
 Rows = list[Line]
 
 
-def rewrite(source: Path, target: Path, change: Callable[[Line], Line] = lambda line: line) -> None:
-    """Give each line of a log to `change`; the log of `target` is of a boot of that name."""
+def rewrite(
+    source: Path, target: Path, change: Callable[[Line], Line | None] = lambda line: line
+) -> None:
+    """Give each line of a log to `change` (None: it goes); the log of `target` is of a boot of that name."""
     target.mkdir(parents=True)
     for path in source.iterdir():
         read = gzip.decompress if path.suffix == ".gz" else bytes
         said = unfold(map(json.loads, read(path.read_bytes()).splitlines()))
-        lines = [change(line | {"v": 3}) for line in said]
+        lines = filter(None, (change(line | {"v": 3}) for line in said))
         text = "".join(f"{json.dumps(line | {'boot': target.name})}\n" for line in lines)
         (target / path.name.removesuffix(".gz").replace("-b1-", f"-{target.name}-")).write_text(
             text
@@ -112,6 +114,20 @@ def store_again(line: Line) -> Line:
     return line
 
 
+def keep_blocks(line: Line) -> Line | None:
+    return None if line["type"] == "fetch" else line | {"v": 5, "keeper": None}
+
+
+def keep_fetches(line: Line) -> Line | None:
+    return None if line["type"] == "block" else line | {"v": 5, "keeper": KEEPER}
+
+
+def know_no_keeper(line: Line) -> Line | None:
+    line = begin_later(line)
+    return None if line["type"] == "block" else line | {"v": 5, "keeper": ""}
+
+
+KEEPER, WORKER, ALONE = "keeper", "worker", "alone"
 FORGETFUL, VERSION_2, LATER, LOST, DROPPED, AGAIN = (
     "forgetful",
     "v2",
@@ -151,6 +167,9 @@ def judged(
     write_load(EARLY, CACHE_BYTES, root / "early")
     write_load(TRUNCATED, CACHE_BYTES, root / "truncated", tick_steps=1)
     rewrite(root / "plain", logs / FORGETFUL)
+    rewrite(root / "plain", logs / KEEPER, keep_blocks)
+    rewrite(root / "plain", logs / WORKER, keep_fetches)
+    rewrite(root / "early", logs / ALONE, know_no_keeper)
     rewrite(root / "ticking", logs / VERSION_2, age_of_version_2)
     rewrite(root / "early", logs / LATER, begin_later)
     rewrite(root / "early", logs / LOST, lose_beginning)
@@ -240,6 +259,18 @@ def test_what_is_stored_again_has_the_age_of_its_last_time_before_the_fetch(judg
     """A truncation: the same offsets are stored twice, and a fetch between sees the first."""
     rows = judged.rows[AGAIN]
     assert [(row["admittedBytes"], row["most"]) for row in rows] == [(1000, 1000), (6000, 5000)]
+
+
+def test_a_worker_s_fetches_are_dated_by_what_its_keeper_stored(judged: Judged) -> None:
+    """As if one process had done both. Without a keeper nothing is known."""
+    names = ("partition", "offset", "result", "kind", "least", "most", "admittedBytes")
+    found, alone = (
+        sorted(str([row[name] for name in names]) for row in judged.rows[boot])
+        for boot in (KEEPER, FORGETFUL)
+    )
+    assert found == alone and WORKER not in judged.rows
+    missed = [row for row in judged.rows[""] if row["result"] == "miss"]
+    assert missed and {(row["kind"], row["least"]) for row in missed} == {(UNKNOWN, 0)}
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,12 @@ from metrics.access_log import AccessLog, BlockLine, CountersLine, LogLimits
 from spark_audit.reading import find_inputs, good_lines, read_lines
 from spark_audit.reconcile import (
     BootLog,
+    CountersMark,
     ScrapedCounters,
     reconcile_boot,
+    reconcile_group,
     reconcile_scrape,
+    scan_counters,
 )
 from spark_audit.sections import build_marks, build_sections, read_boot_logs
 from spark_audit.tables import build_answered
@@ -223,3 +226,82 @@ def test_a_scrape_of_another_boot_is_compared_with_nothing() -> None:
         ScrapedCounters({("hit", ""): (1, 1)}, None, None, {}, "other", 3), None
     )
     assert found.agrees is None and "another Forebay" in found.text
+
+
+def boot_log(boot: str, *hits: int) -> BootLog:
+    """Lines 1, 2 and so on with so many hits so far, of a byte each, and a log that has as many."""
+    marks = {}
+    for number, count in enumerate(hits, 1):
+        here, since = {("hit", ""): (count, count)}, {("hit", ""): (count - hits[0],) * 2}
+        marks[number] = CountersMark(number, START_MS + number, here, since, since, "minute")
+    return BootLog(boot, marks[1], marks[len(hits)], marks, len(hits) - 1, 0, ())
+
+
+LOGS = {"k": boot_log("k", 0, 0), "w1": boot_log("w1", 0, 5, 9), "w2": boot_log("w2", 0, 100, 107)}
+
+
+def scrape_group(hits: int, lines: dict[str, int], **baselines: int) -> ScrapedCounters:
+    counted = {("hit", ""): (hits, hits)}
+    return ScrapedCounters(counted, None, 0, {}, "k", lines.get("k", 0), lines, baselines)
+
+
+def test_the_counters_of_a_keeper_and_its_workers_add_up() -> None:
+    found = reconcile_group(scrape_group(107 + 5, {"k": 2, "w1": 2, "w2": 3}), LOGS)
+    assert (found.agrees, found.boot, found.source) == (True, "k", "scrape")
+    assert found.text == "boot k and 2 workers: log and counters agree up to the scrape"
+    assert [(row.log_bytes, row.counter_bytes) for row in found.rows] == [(112, 112)]
+    wrong = reconcile_group(scrape_group(107 + 6, {"k": 2, "w1": 2, "w2": 3}), LOGS)
+    assert wrong.agrees is False and "hit has -1 partitions and -1 bytes in the log" in wrong.text
+
+
+def test_what_a_worker_had_counted_before_its_keeper_is_left_out() -> None:
+    lines = {"k": 2, "w1": 3, "w2": 3}
+    assert reconcile_group(scrape_group(9 + 7, lines, k=0, w1=0, w2=2), LOGS).agrees is True
+    assert reconcile_group(scrape_group(9 + 107, lines, k=0, w1=0, w2=2), LOGS).agrees is False
+
+
+def test_what_a_killed_worker_counted_after_its_last_line_is_said() -> None:
+    """Its line 4 never reached the disk: what the counters have beyond its line 3 is in no line."""
+    found = reconcile_group(scrape_group(5 + 111, {"k": 2, "w1": 2, "w2": 4}), LOGS)
+    assert found.agrees is True
+    assert "but for what boot w2 counted since its last line" in found.text
+    assert "it was killed" in found.text and "hit has -4 partitions and -4 bytes" in found.text
+    below = reconcile_group(scrape_group(5 + 106, {"k": 2, "w1": 2, "w2": 4}), LOGS)
+    assert below.agrees is False, "counters do not fall"
+
+
+@pytest.mark.parametrize(
+    ("lines", "text"),
+    [
+        ({"k": 2, "w1": 2, "w3": 4}, "there is no log of boot w3"),
+        ({"k": 2, "w1": 2, "w2": 0}, "no line has the counters of one of them"),
+        ({"k": 2, "w1": 2, "": 0}, "no line has the counters of one of them"),
+    ],
+)
+def test_processes_without_a_line_are_compared_with_nothing(
+    lines: dict[str, int], text: str
+) -> None:
+    found = reconcile_group(scrape_group(112, lines), LOGS)
+    assert found.agrees is None and text in found.text
+
+
+def test_a_scrape_of_one_process_and_of_several_are_told_apart() -> None:
+    text = (
+        'forebay_fetch_partitions_total{reason="",result="hit"} 7\n'
+        'forebay_boot_info{boot="k"} 1\nforebay_access_log_counters_line{boot="k"} 4\n'
+        'forebay_access_log_baseline_line{boot="k"} 0\n'
+    )
+    alone = scan_counters(text)
+    assert (alone.boot, alone.number, dict(alone.lines)) == ("k", 4, {})
+    more = text + (
+        'forebay_boot_info{boot="w"} 1\nforebay_access_log_counters_line{boot="w"} 9\n'
+        'forebay_access_log_baseline_line{boot="w"} 3\n'
+    )
+    several = scan_counters(more)
+    assert (several.boot, several.number) == ("k", 4)
+    assert (several.lines, several.baselines) == ({"k": 4, "w": 9}, {"k": 0, "w": 3})
+    assert several.asked == [("k", 4), ("w", 9), ("k", 0), ("w", 3)]
+
+
+def test_a_log_that_has_no_end_says_so(counted: Counted) -> None:
+    assert "a killed Forebay" in reconcile_boot(counted.logs[WHOLE]).text

@@ -10,7 +10,7 @@ import pytest
 
 from metrics.access_log import AccessLog, BlockLine, ListenerAddress
 from spark_audit import tables
-from spark_audit.brokers import UNKNOWN_BROKER, join_brokers
+from spark_audit.brokers import UNKNOWN_BROKER, BootRow, join_brokers
 from spark_audit.reading import find_inputs, good_lines, read_lines
 from spark_audit.sums import sum_behind, sum_boot_lines, sum_lag_times
 from tests.kit.log_lines import LoggedFetch, LoggedResponse
@@ -147,12 +147,27 @@ def test_brokers_are_named_by_node_id_or_by_address(logged: Logged) -> None:
 
 def test_two_starts_of_one_broker_are_one_row() -> None:
     sums = dict.fromkeys(("bytes", "partitions", "hitBytes", "hitPartitions"), 3)
-    boots = [{"boot": name, "nodeId": 7, "listeners": None} for name in ("x", "y")]
-    boots.append({"boot": "old", "nodeId": None, "listeners": None})
+    boots = [{"boot": name, "nodeId": 7, "keeper": None, "listeners": None} for name in ("x", "y")]
+    boots.append({"boot": "old", "nodeId": None, "keeper": None, "listeners": None})
     rows = join_brokers(boots, [{"boot": one["boot"], **sums} for one in boots])
     assert [(row["broker"], row["boots"], row["bytes"]) for row in rows] == [
         ("7", 2, 6),
         (UNKNOWN_BROKER, 1, 3),
+    ]
+
+
+def test_workers_are_of_their_keeper_s_broker_and_no_starts_of_their_own() -> None:
+    sums = dict.fromkeys(("bytes", "partitions"), 3)
+    seen = [{"name": "main", "address": "a:9092", "upstream": "b:19092"}]
+    boots: list[BootRow] = [
+        {"boot": "k", "nodeId": 7, "keeper": None, "listeners": []},
+        {"boot": "w1", "nodeId": 7, "keeper": "k", "listeners": seen},
+        {"boot": "w2", "nodeId": None, "keeper": "k", "listeners": seen},
+        {"boot": "idle", "nodeId": None, "keeper": "", "listeners": seen},
+    ]
+    rows = join_brokers(boots, [{"boot": one["boot"], **sums} for one in boots[1:3]])
+    assert [(row["broker"], row["boots"], row["bytes"], row["listeners"]) for row in rows] == [
+        ("7", 1, 6, "main a:9092"),
     ]
 
 

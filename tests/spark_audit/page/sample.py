@@ -99,6 +99,7 @@ def build_boot(
         "boot": name,
         "schemaVersion": 3,
         "nodeId": 3,
+        "keeper": None,
         "listeners": [{"name": "main", "address": "kafka-3:9092", "upstream": "127.0.0.1:19092"}],
         "upstreamFirst": None,
         "upstreamLast": None,
@@ -203,7 +204,10 @@ def build_findings() -> Findings:
     return Findings(
         files=[FileCount("/var/log/forebay/access-1.jsonl.gz", 900_000, 12, True)],
         problems={"corrupt": 11, "unknown-type": 1},
-        boots=[build_boot("5d0c91ab", 0, 69.6), build_boot("e11f27c0", 85.2, 120, droppedLines=41)],
+        boots=[
+            build_boot("5d0c91ab2f6e8a34", 0, 69.6),
+            build_boot("e11f27c09b5d4e68", 85.2, 120, droppedLines=41),
+        ],
         window_ms=MINUTE_MS,
         total=total,
         totals=totals,
@@ -220,7 +224,7 @@ def build_findings() -> Findings:
         admissions=[{"source": "produce", "bytes": 9000 * MIB}],
         sizing=build_sizing(total["hitBytes"] + missed),
         topic_sizing={},
-        what_if=WhatIf("e11f27c0", 81_000, 0.1, _build_policies()),
+        what_if=WhatIf("e11f27c09b5d4e68", 81_000, 0.1, _build_policies()),
         cache_size_bytes=1536 * MIB,
         compared_boot=None,
         comparison=[],
@@ -260,14 +264,14 @@ def _build_ledger() -> Ledger:
     log = "/var/log/forebay/access-1.jsonl.gz"
     return Ledger(
         (
-            BootCount("5d0c91ab", "3", 9, 817_000, 816_988, 0, 0, 12, 0, True),
-            BootCount("e11f27c0", "3", 5, 500_041, 500_000, 0, 41, 0, 0, False),
+            BootCount("5d0c91ab2f6e8a34", "3", 9, 817_000, 816_988, 0, 0, 12, 0, True),
+            BootCount("e11f27c09b5d4e68", "3", 5, 500_041, 500_000, 0, 41, 0, 0, False),
         ),
         (
             LedgerEntry(
-                "dropped", "e11f27c0", log, None, 41, "dropped by the sidecar, not written"
+                "dropped", "e11f27c09b5d4e68", log, None, 41, "dropped by the sidecar, not written"
             ),
-            LedgerEntry("unreadable", "5d0c91ab", log, 812, 12, "corrupt: {<b>"),
+            LedgerEntry("unreadable", "5d0c91ab2f6e8a34", log, 812, 12, "corrupt: {<b>"),
         ),
     )
 
@@ -298,26 +302,26 @@ def _build_diagnoses() -> list[Diagnosis]:
 
 def _build_reconciliations() -> list[Reconciliation]:
     row = Comparison("miss", "evicted", 700, 741, 41 * MIB, 42 * MIB)
-    differing = IntervalDifference("e11f27c0", START_MS, START_MS + MINUTE_MS, row, 41)
+    differing = IntervalDifference("e11f27c09b5d4e68", START_MS, START_MS + MINUTE_MS, row, 41)
     span = START_MS, START_MS + 60 * MINUTE_MS
     return [
         Reconciliation(
-            "5d0c91ab",
+            "5d0c91ab2f6e8a34",
             "log",
             True,
             *span,
             [],
             [],
-            "boot 5d0c91ab: the log agrees in all of 69 intervals",
+            "boot 5d0c91ab2f6e8a34: the log agrees in all of 69 intervals",
         ),
         Reconciliation(
-            "e11f27c0",
+            "e11f27c09b5d4e68",
             "log",
             False,
             *span,
             [row],
             [differing],
-            "boot e11f27c0: 1 of 34 intervals differ",
+            "boot e11f27c09b5d4e68: 1 of 34 intervals differ",
         ),
         Reconciliation(
             "77aa",

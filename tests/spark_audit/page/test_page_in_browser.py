@@ -29,6 +29,9 @@ for (const svg of document.querySelectorAll("svg")) {
 for (const cell of document.querySelectorAll("th, td, .card b, .card span")) {
   if (cell.scrollWidth > cell.clientWidth + 1) found.push("cut: " + cell.textContent);
 }
+for (const frame of innerWidth < 1200 ? [] : document.querySelectorAll(".scroll")) {
+  if (frame.scrollWidth > frame.clientWidth + 1) found.push("wider than its section: " + frame.closest("section").id);
+}
 if (document.documentElement.scrollWidth > innerWidth) found.push("wider than the window");
 return found;
 """

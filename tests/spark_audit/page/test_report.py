@@ -63,6 +63,16 @@ def test_numbers_stand_with_what_they_are_of() -> None:
     assert "hit ratio, % of hits and misses, by bytes" in page
 
 
+def test_a_policy_that_is_worth_nothing_is_neither_better_nor_worse() -> None:
+    findings = build_findings()
+    assert findings.what_if is not None
+    today, other = findings.what_if.results[0], findings.what_if.results[3]
+    worse = other._replace(hit_ratio=today.hit_ratio - 0.0004)
+    page = build_page(replace(findings, what_if=findings.what_if._replace(results=(today, worse))))
+    assert page.count(">0.0</td>") == 2
+    assert ">-0.0</td>" not in page
+
+
 def test_a_real_audit_has_every_section(audited: Audited) -> None:
     page = build_page(audited.findings)
     assert set(References(page).ids) >= {
@@ -158,3 +168,10 @@ def test_what_is_not_known_is_shaded_and_has_a_column() -> None:
     points = [point._replace(possible_bytes=point.hit_bytes) for point in findings.sizing.points]
     page = build_page(replace(findings, sizing=findings.sizing._replace(points=tuple(points))))
     assert "<polygon" not in page and "at most<small>" not in page
+
+
+def test_the_cache_holds_as_much_time_on_its_card_as_in_the_curve() -> None:
+    page = build_page(build_findings())
+    (card,) = re.findall(r"of cache; holds ([^<]*) of production", page)
+    (mark,) = re.findall(r"now: 1\.50 GiB, ([^<]*)<", page)
+    assert card == mark == "8.5 min"
