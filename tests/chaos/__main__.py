@@ -30,6 +30,9 @@ def main() -> int:
         "--bypass", action="store_true", help="the same without Forebay, for comparison"
     )
     parser.add_argument(
+        "--workers", type=int, help="of each Forebay; without it 1, or 2 where the seed is even"
+    )
+    parser.add_argument(
         "--directory", type=Path, help="a new one, for all logs; removed where all is well"
     )
     given = parser.parse_args()
@@ -43,7 +46,8 @@ def main() -> int:
     again = (
         f"logs: {directory}\nagain: python -m tests.chaos --seed {seed} --minutes {given.minutes:g}"
     )
-    again += " --brisk" * given.brisk
+    workers = given.workers or (1 if seed % 2 else 2)
+    again += f" --workers {workers}" + " --brisk" * given.brisk
     began = time.monotonic()
 
     def say(what: str) -> None:
@@ -60,6 +64,7 @@ def main() -> int:
             say,
             bypass=given.bypass,
             pace=BRISK if given.brisk else USUAL,
+            workers=workers,
         ).run()
     finally:
         if problems:

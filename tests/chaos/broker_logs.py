@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from protocol import batch
 from protocol.errors import BadFrame
+from tests.chaos.history import Place
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from protocol.batch import Batch
@@ -98,6 +99,24 @@ def scan_whole(data: bytes) -> list[Batch]:
     return found
 
 
+def read_senders(directories: Iterable[Path], topics: Collection[str]) -> dict[Place, list[Batch]]:
+    """The heads of the batches that replicas have now, by partition."""
+    found: dict[Place, list[Batch]] = {}
+    for path, place in list_logs(directories, topics):
+        for segment in path.glob("*.log"):
+            found.setdefault(place, []).extend(scan_whole(segment.read_bytes()))
+    return found
+
+
+def list_logs(directories: Iterable[Path], topics: Collection[str]) -> Iterator[tuple[Path, Place]]:
+    """The directories of the topics' partitions, also such as are being deleted."""
+    for directory in directories:
+        for path in list_directory(directory):
+            named = DIRECTORY.fullmatch(path.name)
+            if named is not None and named[1] in topics:
+                yield path, Place(named[1], int(named[2]))
+
+
 @dataclass(slots=True)
 class Segment:
     """How far a file was read. `last`: where its last known batch lies and what that is."""
@@ -130,11 +149,8 @@ class BrokerLogs(threading.Thread):
     def scan(self) -> None:
         """Read what is new in all logs."""
         with self._lock:
-            for directory in self._directories:
-                for path in list_directory(directory):
-                    found = DIRECTORY.fullmatch(path.name)
-                    if found is not None and found[1] in self._topics:
-                        self._scan_log(path, int(found[2]))
+            for path, place in list_logs(self._directories, self._topics):
+                self._scan_log(path, place.partition)
 
     def _scan_log(self, path: Path, partition: int) -> None:
         with contextlib.suppress(

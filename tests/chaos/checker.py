@@ -6,7 +6,8 @@ Owns the rules, one function each. Pure; must not know how a history came about.
 * what a producer sends lies above what was acknowledged to it before. Of an idempotent or transactional one
   all that is there rises; a plain one's library may put in another order what is on its way together.
 * nothing is there that was not sent; nothing of an idempotent or transactional producer is twice in a topic,
-  copies included; nothing of an aborted transaction is seen by read_committed.
+  copies included, but for what its library has sent under two epochs (`find_resent`); nothing of an aborted
+  transaction is seen by read_committed.
 * in one assignment offsets rise; all groups of one isolation level see the same; everybody comes to the end.
 """
 
@@ -44,11 +45,53 @@ def check(history: History) -> list[Violation]:
     for group, records in seen:
         for rule in (find_backwards, find_behind, find_differing_reads):
             found += first(rule(history, group))
-        for check_records in (find_lost, find_altered, find_aborted, find_disorder, find_twice):
+        for check_records in (find_lost, find_altered, find_aborted):
             found += first(check_records(history, sent, group, records))
+        resent = find_resent(history, records)
+        once = {
+            place: {at: read for at, read in reads.items() if read.name not in resent}
+            for place, reads in records.items()
+        }
+        for check_records in (find_disorder, find_twice):
+            found += first(check_records(history, sent, group, once))
         found += first(find_uncopied(history, group, records))
     found += first(find_differing_groups(seen))
     return found
+
+
+def find_resent(history: History, seen: Seen) -> set[Name]:
+    """Records that an idempotent producer's library has sent under several epochs, as the brokers' logs show: to a
+    broker these are others. librdkafka bumps its epoch once a broker says OUT_OF_ORDER_SEQUENCE_NUMBER of what follows
+    a failed request (NOT_ENOUGH_REPLICAS before it, of the broker's own), and sends again what it does not know to be
+    stored (rdkafka_idempotence.c). Under one epoch a broker stores nothing twice.
+    """
+    resent = set()
+    for place, reads in seen.items():
+        if place.topic in history.pipelines:
+            continue
+        offsets: dict[Name, list[int]] = defaultdict(list)
+        for offset, read in reads.items():
+            if history.kinds.get(read.name.producer) is Kind.IDEMPOTENT:
+                offsets[read.name].append(offset)
+        for name, found in offsets.items():
+            if len(found) > 1 and are_of_own_epochs(history, place, found):
+                resent.add(name)
+    return resent
+
+
+def are_of_own_epochs(history: History, place: Place, offsets: list[int]) -> bool:
+    """Whether one producer has sent what lies at these offsets, each under another epoch."""
+    senders = [find_sender(history, place, offset) for offset in offsets]
+    producers, epochs = map(set, zip(*senders, strict=True))
+    return len(producers) == 1 and len(epochs) == len(offsets)
+
+
+def find_sender(history: History, place: Place, offset: int) -> tuple[int, int]:
+    """Producer id and epoch of the batch with an offset; (-1, -1): no broker has it."""
+    for one in history.batches.get(place, ()):
+        if one.base_offset <= offset <= one.last_offset:
+            return one.producer_id, one.producer_epoch
+    return -1, -1
 
 
 def first(found: Iterator[Violation]) -> list[Violation]:
@@ -73,9 +116,16 @@ def find_below(history: History) -> Iterator[Violation]:
 
 
 def find_backwards(_history: History, group: Group) -> Iterator[Violation]:
+    """In a group that `resumes` a run may begin anew, once: librdkafka pauses what it keeps while a group rebalances,
+    and resumes it where it began if it took a record for not yet consumed (rd_kafka_toppar_pause_resume; issue 4686).
+    """
     for place, reads in group.runs:
+        anew = [reads[0].offset] if group.resumes and reads else []
         for before, after in pairwise(reads):
             if after.offset <= before.offset:
+                if after.offset in anew:
+                    anew = []
+                    continue
                 yield Violation(
                     "backwards", f"{group.name} {place}: {before.offset}, then {after.offset}"
                 )

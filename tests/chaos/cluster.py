@@ -9,6 +9,8 @@ must live as long as the run.
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import shutil
 import signal
 import time
@@ -18,9 +20,11 @@ from tests.chaos.wire import Wire
 from tests.kit.broker.kafka import KafkaCluster
 from tests.kit.broker.ports import lease_port
 from tests.kit.broker.settings import HOST, Listener
+from tests.kit.processes import find_keeper, list_children, list_targets, list_workers
 from tests.kit.sidecar import Sidecar, SidecarFailed
 
 if TYPE_CHECKING:
+    import random
     from pathlib import Path
     from types import TracebackType
 
@@ -48,6 +52,9 @@ OVERRIDES = {
 }
 
 
+MAPPED = re.compile(r"memfd:forebay-partitions|\.arena\b")
+
+
 class Idle(NamedTuple):
     """What a Forebay holds that nobody uses: file descriptors without those of its own links to the broker, with the
     file of its access log, which it opens a moment after it is ready.
@@ -59,14 +66,18 @@ class Idle(NamedTuple):
 class Sidecars:
     """The whole: `through` for clients, `direct` for who judges."""
 
-    def __init__(self, directory: Path, cache_size: str, *, bypass: bool = False) -> None:
-        """Logs of all processes stay in `directory`. `cache_size`: of each Forebay. `bypass`: front wires lead to the
-        brokers, for comparison.
+    def __init__(
+        self, directory: Path, cache_size: str, workers: int, *, bypass: bool = False
+    ) -> None:
+        """Logs of all processes stay in `directory`. `cache_size` and `workers`: of each Forebay. `bypass`: front wires
+        lead to the brokers, for comparison.
         """
         self.directory = directory
+        self.workers = workers
         self._settings = {
             "cache": {"size": cache_size, "verifyRatio": 1.0},
             "log": {"level": "info", "format": "text"},
+            "workers": workers,
         }
         self.bypass = bypass
         self._stack = contextlib.ExitStack()
@@ -122,7 +133,7 @@ class Sidecars:
                 [entry], self._settings, supervisor=None
             )  # one that hangs is replaced
             self.sidecars[node] = self._stack.enter_context(sidecar)
-            self.idle[node] = measure_idle(sidecar)
+            self.idle[node] = measure_idle(sidecar, self.workers)
 
     def __exit__(
         self,
@@ -152,14 +163,59 @@ class Sidecars:
                 raise
 
     def descriptors(self, node: int) -> int:
-        """How many file descriptors a Forebay has open."""
-        return self.sidecars[node].descriptors
+        """How many file descriptors a Forebay has open, its supervisor's not counted."""
+        return count_descriptors(self.sidecars[node])
+
+    def signal_worker(self, node: int, rng: random.Random, number: signal.Signals) -> str:
+        """To one of the workers; which. Nothing where that is being replaced just now."""
+        sidecar = self.sidecars[node]
+        if self.workers == 1:
+            sidecar.signal_worker(number)
+            return f"the worker of Forebay {node}"
+        return signal_one(rng.choice(list_workers(sidecar) or [None]), number, f"Forebay {node}")
+
+    def signal_keeper(self, node: int, number: signal.Signals) -> str:
+        """As `signal_worker`, of several workers' keeper."""
+        return signal_one(find_keeper(self.sidecars[node]), number, f"the keeper of Forebay {node}")
 
 
-def measure_idle(sidecar: Sidecar) -> Idle:
+def signal_one(pid: int | None, number: signal.Signals, what: str) -> str:
+    if pid is None:
+        return f"{what}: is being replaced"
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+    return f"{what}, process {pid}"
+
+
+def count_descriptors(sidecar: Sidecar) -> int:
+    """Of all its processes but the supervisor; but for mapped memory that a keeper shows: a former one's goes with what
+    closed connections knew of it, which is garbage in cycles.
+    """
+    found = [one for pid in list_children(sidecar.pid) for one in list_targets(pid)]
+    return sum(MAPPED.search(one) is None for one in found)
+
+
+def is_whole(sidecar: Sidecar, workers: int) -> bool:
+    """Whether each process has opened its access log, and the keeper has all workers."""
+    processes = 1 if workers == 1 else workers + 1
+    if len({path.name.split("-")[2] for path in sidecar.log_directory.iterdir()}) < processes:
+        return False
+    return workers == 1 or sidecar.metrics().get(("forebay_workers_attached",), 0) == workers
+
+
+def is_back(sidecar: Sidecar, workers: int) -> bool:
+    """Whether all its processes are at work again after faults."""
+    try:
+        has_cache = ("forebay_cache_evictions_total", "room") in sidecar.metrics()
+        return sidecar.is_ready() and has_cache and is_whole(sidecar, workers)
+    except OSError:
+        return False
+
+
+def measure_idle(sidecar: Sidecar, workers: int) -> Idle:
     """The least of some looks: the question after the links is a connection of its own for a moment."""
     deadline = time.monotonic() + IDLE_TIMEOUT_S
-    while not any(sidecar.log_directory.iterdir()):
+    while not is_whole(sidecar, workers):
         if time.monotonic() > deadline:
             raise SidecarFailed(f"has opened no access log:\n{sidecar.log_tail()}", None)
         time.sleep(LOOK_PAUSE_S)
@@ -167,5 +223,5 @@ def measure_idle(sidecar: Sidecar) -> Idle:
     for _ in range(IDLE_LOOKS):
         links = int(sidecar.metrics()["forebay_upstream_connections",])
         time.sleep(LOOK_PAUSE_S)
-        looks.append(sidecar.descriptors - links)
+        looks.append(count_descriptors(sidecar) - links)
     return Idle(min(looks))

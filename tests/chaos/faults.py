@@ -93,6 +93,7 @@ class Faults:
             self.kill_forebay,
             self.kill_worker,
             self.hang_worker,
+            *((self.kill_keeper, self.hang_keeper) if self._sidecars.workers > 1 else ()),
             self.cut_front,
             self.cut_back,
             self.stall_wire,
@@ -190,14 +191,20 @@ class Faults:
     def kill_worker(self, rng: random.Random) -> str:
         """Its supervisor starts another one on the same sockets."""
         node = rng.choice(self._sidecars.nodes)
-        self._sidecars.sidecars[node].signal_worker(signal.SIGKILL)
-        return f"worker of Forebay {node}"
+        return self._sidecars.signal_worker(node, rng, signal.SIGKILL)
 
     def hang_worker(self, rng: random.Random) -> str:
         """Until its supervisor kills it for its silence."""
         node = rng.choice(self._sidecars.nodes)
-        self._sidecars.sidecars[node].signal_worker(signal.SIGSTOP)
-        return f"worker of Forebay {node}"
+        return self._sidecars.signal_worker(node, rng, signal.SIGSTOP)
+
+    def kill_keeper(self, rng: random.Random) -> str:
+        """Workers pass everything on until there is another one."""
+        return self._sidecars.signal_keeper(rng.choice(self._sidecars.nodes), signal.SIGKILL)
+
+    def hang_keeper(self, rng: random.Random) -> str:
+        """As `hang_worker`."""
+        return self._sidecars.signal_keeper(rng.choice(self._sidecars.nodes), signal.SIGSTOP)
 
     def cut_front(self, rng: random.Random) -> str:
         """Clients from Forebay."""

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     import random
 
+    from protocol.batch import Batch
+
 FIELDS = 4
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 NO_TRANSACTION = -1
@@ -77,11 +79,13 @@ class Group:
     """What a group read. `runs`: for each assignment of a partition what was read in it, in order.
 
     `reached`: the offset up to which each partition was read; nothing is said of one that is absent.
+    `resumes`: whether members keep partitions while the group rebalances.
     """
 
     name: str
     topics: tuple[str, ...]
     committed: bool
+    resumes: bool = False
     runs: list[tuple[Place, list[Read]]] = field(default_factory=list)
     reached: dict[Place, int] = field(default_factory=dict)
 
@@ -92,6 +96,7 @@ class History:
 
     `outcomes`: (producer, transaction) -> how it ended. `ends`: the partitions' log ends when all was over.
     `pipelines`: sink topic -> source topic of an exactly-once copy. `stuck`: what did not come to an end in time.
+    `batches`: heads of the batches in the brokers' logs.
     """
 
     kinds: dict[str, Kind] = field(default_factory=dict)
@@ -101,6 +106,7 @@ class History:
     ends: dict[Place, int] = field(default_factory=dict)
     pipelines: dict[str, str] = field(default_factory=dict)
     stuck: list[str] = field(default_factory=list)
+    batches: dict[Place, list[Batch]] = field(default_factory=dict)
 
     def outcome_of(self, sent: Sent) -> Outcome:
         """COMMITTED for what is in no transaction."""

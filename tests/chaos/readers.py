@@ -7,7 +7,8 @@ again, not skipped. What they commit they store themselves: at a close librdkafk
 stores the offset of a control record among them, and so commits what was never delivered (rd_kafka_op_handle_std). A
 member whose committed offsets could not be had leaves and comes back: librdkafka says so once, and neither asks again
 nor gives its partitions up (rd_kafka_assignment_handle_OffsetFetch, "Do nothing for request-level errors").
-A consumer whose close does not return is left to itself and counted.
+A consumer whose close does not return is left to itself and counted; it stays in its group until MAX_POLL_S are over,
+then the coordinator gives its partitions to another (ConsumerGroup's rebalance timeout is this setting).
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ HUNG_S = 60.0
 partition, whatever its timeout, and close for good while its group rebalanced and brokers went away, with everything
 that it had asked answered (confluent-kafka-python's issue 1667).
 """
+MAX_POLL_S = 30.0
 NOT_CLOSED = "did not close"
 WITHOUT_OFFSETS = "Failed to fetch committed offset"
 CLIENT: dict[str, object] = {
@@ -46,8 +48,12 @@ CLIENT: dict[str, object] = {
     "queued.max.messages.kbytes": 4096,
     "log_level": 0,
 }
-CLASSIC: dict[str, object] = {"session.timeout.ms": 10_000, "auto.commit.interval.ms": 1000}
-NEW_PROTOCOL: dict[str, object] = {"group.protocol": "consumer", "auto.commit.interval.ms": 1000}
+MEMBER: dict[str, object] = {
+    "auto.commit.interval.ms": 1000,
+    "max.poll.interval.ms": round(MAX_POLL_S * 1000),
+}
+CLASSIC: dict[str, object] = MEMBER | {"session.timeout.ms": 10_000}
+NEW_PROTOCOL: dict[str, object] = MEMBER | {"group.protocol": "consumer"}
 
 
 class Member(threading.Thread):

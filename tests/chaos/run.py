@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING
 from confluent_kafka import Consumer, TopicPartition
 
 from tests.chaos import readers
+from tests.chaos.broker_logs import read_senders
 from tests.chaos.changing import ChangingTopics
 from tests.chaos.checker import check
-from tests.chaos.cluster import Sidecars
+from tests.chaos.cluster import Sidecars, is_back
 from tests.chaos.faults import USUAL, Faults, Pace
 from tests.chaos.history import Group, History, Outcome, Place
 from tests.chaos.java_reader import JavaReader
@@ -41,7 +42,7 @@ WRITTEN = (PLAIN, TXN, BULK)
 TOPICS = (*WRITTEN, SINK)
 PATIENCE_S = 180.0
 LEAST_KINDS = 5
-"""Of the twelve kinds of faults of processes and wires: a slow machine does not come to all of them."""
+"""Of the kinds of faults of processes and wires: a slow machine does not come to all of them."""
 CHANGES = (
     "recreate_topic",
     "delete_records",
@@ -67,7 +68,7 @@ PIPELINE = "pipeline"
 
 
 class Run:
-    """`bypass`: clients go past Forebay, to tell what is Kafka's or the clients' own.
+    """`bypass`: clients go past Forebay, to tell what is Kafka's or the clients' own. `workers`: of each Forebay.
 
     `problems`: every broken promise and every leak, after `run`.
     """
@@ -81,12 +82,13 @@ class Run:
         *,
         bypass: bool = False,
         pace: Pace = USUAL,
+        workers: int = 1,
     ) -> None:
         self._seed, self._minutes = seed, minutes
         self._pace = pace
         self._say = say
         self._bypass = bypass
-        self._sidecars = Sidecars(directory, pace.cache_size, bypass=bypass)
+        self._sidecars = Sidecars(directory, pace.cache_size, workers, bypass=bypass)
         self.history = History(pipelines={SINK: TXN})
         self.problems: list[str] = []
         self.faults: dict[str, int] = {}
@@ -144,8 +146,8 @@ class Run:
         groups = (
             (Group("old-uncommitted", (PLAIN, TXN, BULK), False), readers.CLASSIC, 2),
             (Group("old-committed", (TXN, SINK), True), readers.CLASSIC, 1),
-            (Group("new-uncommitted", (PLAIN, TXN), False), readers.NEW_PROTOCOL, 2),
-            (Group("new-committed", TOPICS, True), readers.NEW_PROTOCOL, 1),
+            (Group("new-uncommitted", (PLAIN, TXN), False, True), readers.NEW_PROTOCOL, 2),
+            (Group("new-committed", TOPICS, True, True), readers.NEW_PROTOCOL, 1),
         )
         self._members = []
         for group, protocol, members in groups:
@@ -299,7 +301,11 @@ class Run:
                 history.groups.append(
                     read_all(name, bootstrap, TOPICS, history.ends, committed, PATIENCE_S)
                 )
-        for sidecar in sidecars.sidecars.values():
+        log_dirs = [sidecars.cluster.log_dir(node) for node in sidecars.nodes]
+        history.batches = read_senders(log_dirs, TOPICS)
+        running = sidecars.sidecars.values()
+        self._await("Forebays", lambda: all(is_back(one, sidecars.workers) for one in running))
+        for sidecar in running:
             metrics = sidecar.metrics()
             self.hit_bytes += sidecar.fetch_counts().get(("hit", ""), 0)
             self.evictions += metrics["forebay_cache_evictions_total", "room"]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from protocol.batch import Batch
 from tests.chaos.checker import MOST_SHOWN, check
 from tests.chaos.history import Group, History, Kind, Name, Outcome, Place, Read, Sent
 from tests.chaos.run import CHANGES, find_unhappened
@@ -147,6 +148,28 @@ def go_backwards(history: History) -> None:
     of(history, PLAIN).reverse()
 
 
+def let_resume(history: History) -> list[Read]:
+    """A run of a group that resumes."""
+    for group in history.groups:
+        group.resumes = True
+    return of(history, PLAIN)
+
+
+def go_back_to_another_place(history: History) -> None:
+    reads = let_resume(history)
+    reads += reads[1:]
+
+
+def go_back_twice(history: History) -> None:
+    reads = let_resume(history)
+    reads += reads + reads
+
+
+def go_back_where_nothing_resumes(history: History) -> None:
+    reads = of(history, PLAIN)
+    reads += reads
+
+
 def fall_behind(history: History) -> None:
     history.groups[2].reached[TXN] -= 1
 
@@ -169,9 +192,19 @@ BROKEN: list[tuple[Callable[[History], None], set[str]]] = [
     (put_below, {"reordered"}),
     (show_aborted, {"aborted", "unequal"}),
     (go_backwards, {"backwards"}),
+    (go_back_to_another_place, {"backwards"}),
+    (go_back_twice, {"backwards"}),
+    (go_back_where_nothing_resumes, {"backwards"}),
     (fall_behind, {"behind"}),
     (get_stuck, {"stuck"}),
 ]
+
+
+def test_a_run_of_a_group_that_resumes_may_begin_anew() -> None:
+    history = build_history()
+    reads = let_resume(history)
+    reads[:] = reads[:2] + reads
+    assert check(history) == []
 
 
 @pytest.mark.parametrize(("harm", "expected"), BROKEN, ids=[harm.__name__ for harm, _ in BROKEN])
@@ -212,6 +245,30 @@ def test_a_plain_producer_may_reorder_what_is_on_its_way_together() -> None:
     history.sent = [one._replace(offset=swapped.get(one.name, one.offset)) for one in history.sent]
     history.groups = [build_group(history, one.name, one.committed) for one in history.groups]
     assert check(history) == []
+
+
+@pytest.mark.parametrize(
+    ("epochs", "producers", "found"),
+    [((0, 1), (9, 9), set()), ((1, 1), (9, 9), {"twice"}), ((0, 1), (9, 8), {"twice"})],
+)
+def test_what_a_library_sends_under_another_epoch_is_no_duplicate(
+    epochs: tuple[int, int], producers: tuple[int, int], found: set[str]
+) -> None:
+    """The brokers' logs tell: one producer, and an epoch for each time. Else somebody has stored it twice."""
+    history = build_history()
+    again = history.ends[PLAIN]
+    history.ends[PLAIN] += 1
+    last = next(one for one in history.sent if one.name == Name("i", 3))
+    for group in history.groups:
+        group.runs.append((PLAIN, [read_of(last, again)]))
+        group.reached[PLAIN] = again + 1
+    history.batches[PLAIN] = [
+        Batch(0, 0, offset, offset, 0, 2, 0, 0, 0, producer, epoch, 0, 1)
+        for offset, producer, epoch in zip((last.offset, again), producers, epochs, strict=True)
+    ]
+    assert rules(history) == found
+    history.batches.clear()
+    assert rules(history) == {"twice"}
 
 
 def test_of_many_violations_some_are_shown() -> None:
