@@ -29,8 +29,9 @@ BUILD_S = 1800.0
 BASES = {
     "python": "ca-certificates,python3-venv,python3-dev,python-is-python3",
     "java": "openjdk-17-jre-headless",
+    "machine": "ca-certificates,curl,git,openjdk-17-jre-headless,sudo,systemd",
 }
-"""Debian packages of each base, beside Debian's essential ones."""
+"""Debian packages of each base, beside Debian's essential ones. `machine`: what an owner of a broker has."""
 MACHINE_FILES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pip.conf")
 """How this machine reaches the package index, if its way is not the usual one."""
 
@@ -83,14 +84,19 @@ class Builder:
             raise ClusterError(f"{command[0]}: {done.stdout[-2000:]}{done.stderr[-4000:]}")
         return done.stdout
 
-    def import_base(self, name: str) -> str:
-        """A Debian with BASES' packages as an image; its archive is made once. Returns the image's name."""
+    def make_base(self, name: str) -> Path:
+        """The archive of a Debian with BASES' packages, made once."""
         archive = find_cache() / "images" / f"base-{name}.tar"
         if not archive.exists():
             made = self._work / archive.name
             flags = ["--quiet", "--mode=root", "--variant=minbase", f"--include={BASES[name]}"]
             self.run_with_packages(["mmdebstrap", *flags, _find_release(), made])
             made.replace(archive)
+        return archive
+
+    def import_base(self, name: str) -> str:
+        """`make_base` as an image. Returns the image's name."""
+        archive = self.make_base(name)
         image = f"localhost/base-{name}:1"
         container = self.buildah("from", "scratch").strip()
         self.buildah("add", container, archive, "/")

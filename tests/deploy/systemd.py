@@ -55,6 +55,18 @@ exec "$MANAGER" --system --unit=test.target --log-target=console --log-level=inf
 """
 
 
+def remove_cgroup(cgroup: Path) -> bool:
+    """Remove a control group and those below it. Return False while a process of theirs is left."""
+    try:
+        for path in sorted(cgroup.rglob("*"), reverse=True):
+            if path.is_dir():
+                path.rmdir()
+        cgroup.rmdir()
+    except OSError:
+        return False
+    return True
+
+
 def find_obstacle() -> str:
     """Why no systemd can run here; "" if one can."""
     if os.geteuid() != 0:
@@ -207,12 +219,6 @@ class Systemd:
         self._log.close()
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
-            try:
-                for path in sorted(self._cgroup.rglob("*"), reverse=True):
-                    if path.is_dir():
-                        path.rmdir()
-                self._cgroup.rmdir()
-            except OSError:
-                time.sleep(0.1)
-            else:
+            if remove_cgroup(self._cgroup):
                 return
+            time.sleep(0.1)

@@ -387,7 +387,7 @@ def test_the_service_monitor_finds_the_admin_service() -> None:
 def test_promtool_accepts_the_rules_and_the_alerts_fire_when_they_should() -> None:
     for command in (["check", "rules", str(RULES_FILE)], ["test", "rules", str(SCENARIOS_FILE)]):
         done = subprocess.run(
-            [str(PROMTOOL), *command], capture_output=True, text=True, timeout=60, check=False
+            [str(PROMTOOL), *command], capture_output=True, text=True, timeout=300, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
 

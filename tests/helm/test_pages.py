@@ -1,18 +1,18 @@
-"""The pages for brokers of others: what they give to Helm is rendered, and fits what they tell the operator."""
+"""The pages of installing: what they give to Helm is rendered, and fits what they tell the brokers' owner."""
 
 import re
 
 import pytest
 import yaml
 
-from tests.helm.chart import HELM, Object, Rendered, render
+from tests.helm.chart import HELM, Object, Rendered, render, render_example
 from tests.helm.test_render import NEWEST, check_object
 
 PAGES = HELM.parent / "docs" / "kubernetes"
 BLOCK = re.compile(r"```yaml\n(# helm install (\S+) helm/forebay.*?)```", re.DOTALL)
 FOUND = {
     f"{page.stem} {values.get('mode', 'injector')}": (page, name, values)
-    for page in sorted(PAGES.glob("*.md"))
+    for page in [PAGES.parent / "install-kubernetes.md", *sorted(PAGES.glob("*.md"))]
     for text, name in BLOCK.findall(page.read_text())
     for values in [yaml.safe_load(text)]
 }
@@ -30,6 +30,7 @@ def test_each_page_has_its_ways() -> None:
         "bitnami gateway-per-broker",
         "bitnami injector",
         "confluent gateway-per-broker",
+        "install-kubernetes injector",
         "strimzi gateway-per-broker",
         "strimzi injector",
     }
@@ -57,4 +58,18 @@ def test_the_label_is_the_one_that_the_injector_looks_for(which: str) -> None:
     text, rendered, _ = render_page(which)
     (webhook,) = rendered.one("MutatingWebhookConfiguration")["webhooks"]
     ((key, value),) = webhook["objectSelector"]["matchLabels"].items()
-    assert f"{{{key}: {value}}}" in text
+    assert f"{{{key}: {value}}}" in text or f"`{key}: {value}`" in text
+
+
+def test_values_of_a_chart_of_ones_own_render() -> None:
+    """The page's values in helm/example, also with what it says of the Prometheus operator."""
+    text = (PAGES.parent / "install-kubernetes.md").read_text()
+    (block,) = re.findall(r"```yaml\n(# values.yaml.*?)```", text, re.DOTALL)
+    monitored = re.sub(r"  # (metrics|alerts):", r"  \1:", block)
+    assert monitored != block
+    for values in (block, monitored):
+        rendered = render_example(yaml.safe_load(values))
+        for item in rendered.objects:
+            check_object(item, NEWEST)
+        has_monitor = bool(rendered.of_kind("ServiceMonitor"))
+        assert has_monitor == (values is monitored)

@@ -287,17 +287,17 @@ def test_memory_at_its_bound(spare_bytes: int, fits: bool) -> None:
     ("workers", "cpu", "further"),
     [
         (1, "1", 0),
-        (3, "1", 3),
+        (3, "1", 4),
         ("auto", "1", 0),
         ("auto", "2500m", 0),
-        ("auto", "3", 2),
-        ("auto", "4500m", 3),
-        ("auto", "4.5", 3),
-        ("auto", "64", 31),
+        ("auto", "3", 3),
+        ("auto", "4500m", 4),
+        ("auto", "4.5", 4),
+        ("auto", "64", 32),
     ],
 )
 def test_each_further_process_takes_memory(workers: int | str, cpu: str, further: int) -> None:
-    """As `forebay config check` counts: of two workers there are two processes more, the keeper's among them."""
+    """As `forebay config check` counts: beside one worker a second one, the keeper, a spare one."""
     needed_bytes = 586 * MIB + 128 * MIB + PROCESS_BYTES + further * FURTHER_PROCESS_BYTES
 
     def values(memory_bytes: int) -> Object:

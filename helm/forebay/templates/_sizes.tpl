@@ -41,10 +41,10 @@ the rendering stops, because the kernel would end the container, or the kubelet 
 {{- end }}
 {{- end }}
 
-{{/* Bytes of the processes; from two workers on there is a keeper, too. */}}
+{{/* Bytes of the processes; from two workers on there are a keeper and a spare process, too. */}}
 {{- define "forebay.processBytes" -}}
 {{- $workers := include "forebay.workers" . | int64 }}
-{{- add 167772160 (gt $workers 1 | ternary (mul $workers 50331648) 0) }}
+{{- add 167772160 (gt $workers 1 | ternary (mul (add $workers 1) 50331648) 0) }}
 {{- end }}
 
 {{/* The container's memory, checked against what it has to hold. */}}
