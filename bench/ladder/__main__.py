@@ -18,6 +18,8 @@ from bench.ladder import arms, extras, placing, report, steps
 from bench.ladder.loads import Scale
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from bench.ladder.cells import Row
 
 RESULTS = Path(__file__).parents[1] / "results" / "ladder"
@@ -57,10 +59,23 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+class Unknown(ValueError):
+    """An option names what there is not; the message lists what there is."""
+
+
+def refuse_unknown(option: str, named: Sequence[str], known: Sequence[str]) -> None:
+    """Raise Unknown where `named` has what `known` has not."""
+    others = [one for one in named if one not in known]
+    if others:
+        raise Unknown(f"{option} has no {', '.join(others)}; there is: {', '.join(known)}")
+
+
 def run(options: argparse.Namespace, progress: Progress) -> str:
     """All of it; the page."""
     wanted = [name for name in options.arms.split(",") if name != arms.AGAINST or options.against]
     chosen = options.loads.split(";")
+    refuse_unknown("--arms", wanted, arms.ALL)
+    refuse_unknown("--loads", chosen, LOADS)
     rows: list[Row] = []
     with ExitStack() as stack:
         progress.step("starting the broker and the rungs")
@@ -94,7 +109,7 @@ def main() -> int:
     options = build_parser().parse_args()
     try:
         print(run(options, Progress()))
-    except (*arms.CANNOT_RUN, placing.TooFew) as error:
+    except (*arms.CANNOT_RUN, placing.TooFew, Unknown) as error:
         print(f"the ladder could not run: {error}", file=sys.stderr)
         return 1
     return 0

@@ -197,7 +197,8 @@ def ring_starts(first: int) -> range:
     )
 
 
-def _ring_frames(address: str, topic: str, first: int) -> list[bytes]:
+def build_ring_frames(address: str, topic: str, first: int) -> list[bytes]:
+    """A Fetch of FETCH_BYTES from each of `ring_starts`."""
     with RawClient(address) as asking:
         words = asking.topic(topic)
     return [build_fetch(words, [start], FETCH_BYTES) for start in ring_starts(first)]
@@ -222,7 +223,7 @@ def read_ring(
     arm: Arm, broker_pid: int, direct: str, place: tuple[str, int], scale: Scale, groups: int = 1
 ) -> Figures:
     """1 MB fetches round a ring of 50 MB, by `groups` connections side by side, one in flight each."""
-    frames = _ring_frames(direct, *place)
+    frames = build_ring_frames(direct, *place)
     passes = max(scale.passes // scale.lines // groups, 1)
     read = hits = 0.0
     spent = Spent()

@@ -119,7 +119,7 @@ STEPS: tuple[tuple[str, Callable[[Bench, Arm], Figures], Sequence[str]], ...] = 
         _tail(4),
         (*TAILING, arms.NO_LOG, arms.WORKERS, arms.AGAINST),
     ),
-    ("tail, 16 groups", _tail(16), (arms.DIRECT, arms.CACHE)),
+    ("tail, 16 groups", _tail(16), (arms.DIRECT, arms.CACHE, arms.WORKERS)),
     ("librdkafka", _real, PEERS[:-1]),
     ("Java perf tools", _java, (arms.DIRECT, arms.TUNED, arms.KROXYLICIOUS, arms.CACHE)),
 )

@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any
 from tests.kit.played import ISOLATED, OFF, ON, Played, feed
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from proxy.net.client_connection import AnyLink
 
 COLD_TIMES, SPOILED_BYTES, PAUSE_S = 800, 1 << 20, 0.0002
@@ -45,12 +47,20 @@ async def time_crowd(played: Played, times: int) -> float:
             asks, answered[:] = len(answered), []
             for _ in range(asks):
                 feed(link.framed, played.frame)
-        for link, sent, _ in clients:
-            while sent:  # what an answer lets go is answered, too
-                owed, sent[:] = len(sent), []
-                for _ in range(owed):
-                    played.acknowledge(link)
-    return (time.process_time_ns() - begun) / (played.offset - first) / 1e3
+        answer_all(played, clients)
+    taken_us = (time.process_time_ns() - begun) / (played.offset - first) / 1e3
+    while any(sent for _, sent, _ in clients):  # nobody of the next crowd waits for this one
+        answer_all(played, clients)
+    return taken_us
+
+
+def answer_all(played: Played, clients: Sequence[tuple[AnyLink, list[bytes], list[bytes]]]) -> None:
+    """Acknowledge what was sent of each client, and what its answers let go."""
+    for link, sent, _ in clients:
+        while sent:
+            owed, sent[:] = len(sent), []
+            for _ in range(owed):
+                played.acknowledge(link)
 
 
 def time_cold(played: Played, times: int) -> float:

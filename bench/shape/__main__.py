@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 RESULTS = Path(__file__).parents[1] / "results" / "shape"
 AGAIN = 8
+DEFAULT_ARMS = (*(name for name in ARMS if name != arms.WORKERS), *FLOORS, arms.BARE)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -36,8 +37,8 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--arms",
-        default=",".join((*ARMS, *FLOORS, arms.BARE)),
-        help="which rungs, by commas (default: all)",
+        default=",".join(DEFAULT_ARMS),
+        help=f"which rungs, by commas (default: all but {arms.WORKERS})",
     )
     parser.add_argument(
         "--loads", default=";".join(LOADS), help="which loads, by semicolons (default: all)"

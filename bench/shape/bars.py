@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bench.ladder.arms import BARE, CACHE, DIRECT, PASS, RELAY, STORE, TUNED
+from bench.ladder.arms import BARE, CACHE, DIRECT, PASS, RELAY, STORE, TUNED, WORKERS
 from bench.ladder.bars import Bar
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ MOST_LINES = 1.2
 SESSION, NEWS = (200, 10), (10, 10)
 CROWD = 64
 MOST_BUSY_TIMES = 2.0
+MOST_OF_ONE = 1 / 0.92
+"""CPU of two workers and their keeper, in that of one worker."""
 
 
 def name_produce(partitions: int, size_kb: int) -> str:
@@ -118,7 +120,26 @@ def build_bars() -> tuple[Bar, ...]:
     found.append(Bar(f"{name_session(*SESSION)}: CPU / those alone", 1.5, True, _session))
     for clients, shape in list_tails():
         found += _build_tail(clients, shape)
-    return tuple(found)
+    return (*found, *_build_workers())
+
+
+def _build_workers() -> list[Bar]:
+    """What a second worker may cost."""
+    fetched = [name_fetch(*shape) for shape in FETCHES]
+    asked = [(load, REQUEST) for load in (*PRODUCED, *fetched)]
+    asked += [
+        (name_tail(*shape, is_busy=False, clients=clients), SECOND)
+        for clients, shape in list_tails()
+    ]
+    return [
+        Bar(
+            f"{load}: CPU of two workers / one",
+            MOST_OF_ONE,
+            True,
+            _ratio(load, figure, CACHE, WORKERS),
+        )
+        for load, figure in asked
+    ]
 
 
 def _build_tail(clients: str, shape: tuple[int, int, int]) -> list[Bar]:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     Turn = Callable[[float], Figures]
     Opening = Callable[["Place"], AbstractContextManager[Mapping[str, Turn]]]
 
-PROXIES = (arms.TUNED, arms.PASS, arms.CACHE, arms.AGAINST)
+PROXIES = (arms.TUNED, arms.PASS, arms.CACHE, arms.WORKERS, arms.AGAINST)
 ARMS = (arms.DIRECT, *PROXIES)
 FLOORS = (arms.STORE, arms.RELAY)
 """Of Produces; that of cached Fetches needs no broker (arms.BARE)."""
@@ -165,7 +165,7 @@ def build_blocks() -> list[Block]:
     for shape in (bars.SESSION, bars.NEWS):
         load = bars.name_session(*shape)
         asked = {load: partial(_session, shape)}
-        names = {load: (arms.CACHE, arms.AGAINST)}
+        names = {load: (arms.CACHE, arms.WORKERS, arms.AGAINST)}
         found.append(Block(names, shape[0], True, partial(_open_requests, asked)))
     for kind, tail in bars.list_tails():
         forms = [bars.name_tail(*tail, is_busy=is_busy, clients=kind) for is_busy in (False, True)]
