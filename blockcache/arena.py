@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from blockcache.arena_file import ArenaMemory
 
 buffer, gc = ffi.buffer, ffi.gc
+BUSY: int = lib.FC_BUSY
 SEGMENT = struct.Struct("=4Q")  # fc_segment: position, length, the pin's block and generation
 
 
@@ -130,6 +131,8 @@ class Arena:
         self.view = memoryview(self._mapping).toreadonly()
         self.hits: set[Hit] = set()
         self.returned = Returned(self._mapping)
+        self.unreleased: list[tuple[bytes, int]] = []
+        """Pins that are not wanted any more, and that the lock was not to be had for."""
 
     def hit(
         self, packed: bytes, pins: int, next_offset: int, size_bytes: int, admitted_at: int
@@ -145,14 +148,31 @@ class Arena:
         """Gives back a hit's pins; nothing once the arena is closed."""
         self.hits.discard(hit)
         if self.header is not None:
-            lib.fc_release(self.header, self.holder, ffi.from_buffer("fc_segment[]", packed), pins)
+            self.unpin(packed, pins)
+
+    def unpin(self, packed: bytes, pins: int) -> None:
+        """Gives back the pins of C's segments: now, or by `unpin_rest` if the lock is not to be had."""
+        segments = ffi.from_buffer("fc_segment[]", packed)
+        if lib.fc_release(self.header, self.holder, segments, pins) == BUSY:
+            self.unreleased.append((packed, pins))
+
+    def unpin_rest(self) -> None:
+        """Gives back the pins that `unpin` could not."""
+        rest, self.unreleased = self.unreleased, []
+        for number, (packed, pins) in enumerate(rest):
+            self.unpin(packed, pins)
+            if self.unreleased:
+                self.unreleased += rest[number + 1 :]
+                return
 
     def lend(self, at: int, size_bytes: int) -> memoryview:
         """Memory to be written to, which C has reserved; among the `returned` once its last view is gone."""
         return memoryview(buffer(gc(self._base + at, self.returned.append), size_bytes))
 
     def take_back(self) -> None:
-        """Tells C of lent memory that nobody has any more."""
+        """Tells C of lent memory and pins that nobody has any more."""
+        if self.unreleased:
+            self.unpin_rest()
         while self.returned:
             lib.fc_give_back(self.header, self.returned.popleft())
 

@@ -3,7 +3,8 @@
 Owns: the Python API over C (native/pyfastcache.h), and offering pinned blocks to the owners of the pins before they
 are evicted. Must not know: Kafka beyond batches' bounds, who may read what, clocks. Invariants: one thread; `insert`
 never fails for lack of room; what `lookup` returns is whole batches, contiguous, as inserted; a slot or pin of the
-past is recognised and refused; of several processes one inserts and evicts, the others look up (`attach`).
+past is recognised and refused; of several processes one inserts and evicts, the others look up (`attach`), and find
+nothing while the arena is `is_withheld` from them.
 """
 
 from __future__ import annotations
@@ -42,8 +43,10 @@ SIZE_MIN = 64 * 1024
 CLOCK_MAX = 1 << 62
 fc_contiguous_ends: Callable[..., int] = lib.fc_contiguous_ends
 NOT_STORED, RECLAIM, TORN = lib.FC_NOT_STORED, lib.FC_RECLAIM, lib.FC_TORN
+WITHHELD = TORN, lib.FC_BUSY
 IDENTITY_BYTES: Final[int] = lib.FC_IDENTITY_BYTES
 """The most that `BlockCache.note_identity` takes."""
+NO_EDGES = Edges(-1, -1, -1, -1, -1, -1)
 READS_ONLY = "this process only reads the arena: its keeper inserts, evicts and opens"
 
 
@@ -147,11 +150,14 @@ class BlockCache:
         a, is_shared = arena.header, False
         if a.layout == lib.FC_LAYOUT and a.size_bytes == memory.size_bytes:
             is_shared = bool(a.shared and (a.is_open or a.torn))
-        if not is_shared or lib.fc_release_holder(a, holder, holder) < 0:
+        rc = lib.fc_release_holder(a, holder, holder) if is_shared else lib.FC_OTHER
+        if rc < 0:
             arena.close()
-            if is_shared:
+            if rc == TORN:
                 raise ArenaTorn
-            raise ArenaError("the arena is of another layout, or its keeper does not share it")
+            raise ArenaError(
+                "the arena is of another layout, its keeper does not share it, or it is locked"
+            )
         cache = cls.__new__(cls)
         cache._prepare(arena, is_pending=False)
         return cache
@@ -164,6 +170,13 @@ class BlockCache:
         self._is_shared = True
         if not self.is_pending:
             self._call(lib.fc_share(self._a))
+
+    @property
+    def is_withheld(self) -> bool:
+        """Whether this process only reads, and another one has died or was stopped within a call, so that nothing is
+        found now.
+        """
+        return self.reads_only and bool(self._a.torn or self._a.lock_stuck)
 
     def is_same(self, fd: int) -> bool:
         """Whether a descriptor is of this cache's memory. Who closes such a one has no lock on it any more."""
@@ -374,7 +387,8 @@ class BlockCache:
             wanted, most, not at_least_one
         )
         if size_bytes < 0:
-            return None if size_bytes == NOT_STORED else self._refuse(size_bytes)
+            self._find_nothing(size_bytes)
+            return None
         if not size_bytes:
             return Hit((), next_offset, 0, admitted_at)
         (hit,) = self.sender.hold()
@@ -389,7 +403,8 @@ class BlockCache:
         room = max(0, max_bytes)
         rc = lib.fc_span(self._a, slot, offset, limit_offset, room, at_least_one, self._span)
         if rc:
-            return None if rc == lib.FC_NOT_STORED else self._refuse(rc)
+            self._find_nothing(rc)
+            return None
         next_offset, size_bytes = self._span_words.tolist()
         return Span(next_offset, size_bytes, self._span.cut == 1)
 
@@ -397,7 +412,8 @@ class BlockCache:
         """The 61 header bytes of the stored or observed batch that answers `offset`; None where there is none."""
         rc = lib.fc_copy_head(self._a, slot, offset, self._head)
         if rc:
-            return None if rc == lib.FC_NOT_STORED else self._refuse(rc)
+            self._find_nothing(rc)
+            return None
         return bytes(ffi.buffer(self._head))
 
     # Where things are
@@ -405,18 +421,24 @@ class BlockCache:
     def contiguous_end(self, slot: int, offset: int) -> int:
         """Where the stored run that covers `offset` ends; `offset` itself where nothing does."""
         end: int = lib.fc_contiguous_end(self._a, slot, offset)
-        return end if end >= 0 else self._refuse(end)
+        if end < 0:
+            self._find_nothing(end)
+            return offset
+        return end
 
     def contiguous_ends(self, places: Any, count: int, ends: Any) -> None:
         """`contiguous_end` of `count` places by one call. `places`: words of C (`int64_t *`), slot and offset
-        of each, one behind another. `ends` gets the end of each; that of a stale slot is negative.
+        of each, one behind another. `ends` gets the end of each; that of a stale slot is negative, as are all while
+        the arena `is_withheld`.
         """
-        if fc_contiguous_ends(self._a, places, count, ends) < 0:
-            raise ArenaTorn
+        if (rc := fc_contiguous_ends(self._a, places, count, ends)) < 0:
+            self._find_nothing(rc)
 
     def edges(self, slot: int, offset: int) -> Edges:
         """The tail, the hole that `offset` stands in or that follows its run, the newest epoch."""
-        self._call(lib.fc_find_edges(self._a, slot, offset, self._edges))
+        if (rc := lib.fc_find_edges(self._a, slot, offset, self._edges)) < 0:
+            self._find_nothing(rc)
+            return NO_EDGES
         return Edges._make(self._edges_words.tolist())
 
     def tail(self, slot: int) -> tuple[int, int]:
@@ -430,7 +452,10 @@ class BlockCache:
     def first_after_epoch(self, slot: int, leader_epoch: int) -> int:
         """The base offset of the oldest stored batch of a later epoch than this; -1 where there is none."""
         first: int = lib.fc_first_after_epoch(self._a, slot, leader_epoch)
-        return first if first >= 0 else -1 if first == lib.FC_NOT_STORED else self._refuse(first)
+        if first < 0:
+            self._find_nothing(first)
+            return -1
+        return first
 
     def unaborted_from(self, slot: int, end: int, batches: int) -> int:
         """The least offset from which on, up to `end`, batches are stored without a gap and none is an abort marker;
@@ -443,7 +468,10 @@ class BlockCache:
         that holds it. None: neither stored nor in the ghost.
         """
         age: int = lib.fc_age(self._a, slot, offset)
-        return age if age >= 0 else None if age == lib.FC_NOT_STORED else self._refuse(age)
+        if age < 0:
+            self._find_nothing(age)
+            return None
+        return age
 
     # Room
 
@@ -472,9 +500,13 @@ class BlockCache:
         return evicted
 
     def eliminate(self) -> int:
-        """Evicts down to the low water if the high water is reached: for the owner to call ahead of need."""
+        """Evicts down to the low water if the high water is reached: for the owner to call ahead of need. Nothing by a
+        process that only reads.
+        """
         self._arena.take_back()
-        return self.evict_to(self.low_water_bytes) if self.used_bytes > self.high_water_bytes else 0
+        if self.reads_only or self.used_bytes <= self.high_water_bytes:
+            return 0
+        return self.evict_to(self.low_water_bytes)
 
     @property
     def used_bytes(self) -> int:
@@ -502,7 +534,11 @@ class BlockCache:
     @property
     def oldest_admitted(self) -> int:
         """The clock when the oldest block's first batch was admitted; the present one if there is none."""
-        return self._call(lib.fc_oldest_admitted(self._a))
+        clock: int = lib.fc_oldest_admitted(self._a)
+        if clock < 0:
+            self._find_nothing(clock)
+            return self.peek_admitted_bytes()
+        return clock
 
     @property
     def held_bytes(self) -> int | None:
@@ -561,6 +597,11 @@ class BlockCache:
     def _call(self, rc: int) -> int:
         """Passes a result on; raises what a negative one means."""
         return rc if rc >= 0 else self._refuse(rc)
+
+    def _find_nothing(self, rc: int) -> None:
+        """Returns where a negative result stands for nothing that is stored; raises what another one means."""
+        if rc != NOT_STORED and not (self.reads_only and rc in WITHHELD):
+            self._refuse(rc)
 
     def _refuse(self, rc: int) -> NoReturn:
         if rc == TORN:

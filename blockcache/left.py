@@ -22,10 +22,12 @@ BROKEN: Final = {
 }
 """What C's check finds broken, by its result."""
 
+TORN: Final = "unfinished", "its process died in the middle of a change"
 REFUSALS: Final = {
     lib.FC_OTHER: ("layout", "another build or other sections"),
-    lib.FC_TORN: ("unfinished", "its process died in the middle of a change"),
+    lib.FC_TORN: TORN,
 }
+"""Reason and detail, by what C says."""
 
 
 class Left(NamedTuple):

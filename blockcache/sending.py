@@ -88,11 +88,15 @@ class Sender:
         partition gives whole contiguous batches from the one that answers the offset, each ending
         below the limit offset, within its own limit and what is left of the response's. Only the
         response's first batch is given whatever its size; `has_records`: it has one. Where a broker
-        would add a part of the next batch, that part counts as used (LogSegment.read). Raises ArenaTorn.
+        would add a part of the next batch, that part counts as used (LogSegment.read). Nothing is found while the
+        arena is withheld (`BlockCache.is_withheld`).
+        Raises ArenaTorn.
         """
         count, response = len(wanted) // WANTED_WORDS, self._response_words
         if count > self._taken_room:
             self._make_room(count)
+        if self._arena.unreleased:
+            self._arena.unpin_rest()
         response[0] = room_bytes
         rc = _find_all(
             self._arena.header,
@@ -104,7 +108,7 @@ class Sender:
             ROOM_BYTES,
             self._taken,
         )
-        if rc < 0:
+        if rc < 0 and not self._arena.holder:
             raise ArenaTorn
         words = self._taken_words[: count * TAKEN_WORDS].tolist()
         room_bytes, self.hits, _, self.size_bytes, _ = self._response_words.tolist()
@@ -123,7 +127,22 @@ class Sender:
         )
         if sent == len(heads) + self.size_bytes:
             self.hits = self.size_bytes = 0
+            if self._response_words[1]:
+                self._keep_unreleased()
         return sent
+
+    def _keep_unreleased(self) -> None:
+        """Have the arena give back later what C could not release."""
+        at, response = 0, self._response
+        for _ in range(response.hits):
+            _, _, segments, pinned, _, _ = self._words[at : at + HIT_HEAD].tolist()
+            start = 8 * (at + HIT_HEAD)
+            end = start + segments * SEGMENT.size
+            if pinned:
+                packed = bytes(ffi.buffer(self._hits + start, end - start))
+                self._arena.unreleased.append((packed, segments))
+            at = end >> 3
+        response.hits = response.hit_bytes = 0
 
     def hold(self) -> list[Hit]:
         """Return what was found, in its order: as views that hold its pins, or as copies that hold none."""
@@ -151,7 +170,7 @@ class Sender:
         found = ffi.cast("fc_hit *", self._hits + 8 * at)
         lib.fc_gather(arena.header, found, ffi.from_buffer(copy))
         if pinned:
-            lib.fc_release(arena.header, arena.holder, found.segment, segments)
+            arena.unpin(bytes(ffi.buffer(self._hits + start, end - start)), segments)
         view = memoryview(copy).toreadonly()
         return Hit((view,), next_offset, size_bytes, admitted_at), end >> 3
 
@@ -159,3 +178,5 @@ class Sender:
         """Release what was found: it is not wanted."""
         lib.fc_release_all(self._arena.header, self._response, self._hits)
         self.hits = self.size_bytes = 0
+        if self._response_words[1]:
+            self._keep_unreleased()

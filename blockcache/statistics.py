@@ -60,6 +60,7 @@ class CacheStatistics:
     lock_calls: int  # of an arena that several processes share: its lock was taken
     lock_waits: int  # ... and not at once
     lock_waited_ns: int
+    lock_refusals: int  # calls of processes that only read: the lock was not to be had in time
 
 
 def read_statistics(
@@ -112,4 +113,5 @@ def read_statistics(
         lock_calls=a.lock_calls,
         lock_waits=a.lock_waits,
         lock_waited_ns=a.lock_waited_ns,
+        lock_refusals=a.lock_refusals,
     )

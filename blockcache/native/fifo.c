@@ -241,6 +241,6 @@ int64_t fc_evict_to(fc_arena *a, uint64_t used_bytes) {
 
 /* The clock at which the oldest block's first batch was admitted; the present one when there is no block. */
 int64_t fc_oldest_admitted(fc_arena *a) {
-    FC_HOLD(a, FC_TORN);
+    FC_HOLD_TO_READ(a);
     return (int64_t)(a->fifo_oldest == 0 ? a->admitted_bytes : fc_block_at(a, a->fifo_oldest)->opened);
 }

@@ -4,7 +4,7 @@
 
 #define AT(type, field, offset) _Static_assert(offsetof(type, field) == (offset), #type "." #field)
 
-_Static_assert(sizeof(fc_arena) == FC_HEADER_BYTES, "the arena's header is 1344 bytes");
+_Static_assert(sizeof(fc_arena) == FC_HEADER_BYTES, "the arena's header is 1368 bytes");
 _Static_assert(sizeof(fc_partition) == 128, "a partition is 128 bytes");
 _Static_assert(sizeof(fc_entry) == 48, "an entry is 48 bytes");
 _Static_assert(sizeof(fc_item) == 16, "an item is 16 bytes");
@@ -40,7 +40,8 @@ AT(fc_arena, identity, 528);
 AT(fc_arena, lock, 1024);
 AT(fc_arena, shared, 1088);
 AT(fc_arena, torn, 1096);
-AT(fc_arena, pins_of, 1208);
+AT(fc_arena, lock_stuck, 1128);
+AT(fc_arena, pins_of, 1232);
 _Static_assert(sizeof(((fc_arena *)0)->pins_of) == FC_HOLDERS * 4, "FC_HOLDERS");
 _Static_assert(sizeof(((fc_block *)0)->pins_of) == FC_HOLDERS * 2, "FC_HOLDERS");
 AT(fc_partition, index, 16);

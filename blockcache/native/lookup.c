@@ -114,7 +114,7 @@ static int walk(fc_arena *a, int64_t slot, int64_t offset, int64_t limit_offset,
 /* What fc_lookup would find, in an observing arena too: next_offset and size_bytes only, nothing pinned. */
 int fc_span(fc_arena *a, int64_t slot, int64_t offset, int64_t limit_offset, uint64_t max_bytes, int at_least_one,
             fc_hit *out) {
-    FC_HOLD(a, FC_TORN);
+    FC_HOLD_TO_READ(a);
     return walk(a, slot, offset, limit_offset, max_bytes, at_least_one, out, 0);
 }
 
@@ -128,7 +128,7 @@ static int look_up(fc_arena *a, uint32_t holder, int64_t slot, int64_t offset, i
  * other than 0 may pin no more. */
 int fc_lookup(fc_arena *a, uint32_t holder, int64_t slot, int64_t offset, int64_t limit_offset, uint64_t max_bytes,
               int at_least_one, fc_hit *out) {
-    FC_HOLD(a, FC_TORN);
+    FC_HOLD_TO_READ(a);
     return look_up(a, holder, slot, offset, limit_offset, max_bytes, at_least_one, out);
 }
 
@@ -162,24 +162,37 @@ static void find_one(fc_arena *a, const fc_wanted *w, int is_first, fc_response 
     }
 }
 
+/* One part of fc_find_all: the partitions from `i` to `end`. */
+static int find_some(fc_arena *a, const fc_wanted *wanted, uint64_t i, uint64_t end, int has_records, fc_response *response,
+                     uint8_t *hits, uint64_t hits_room, fc_taken *taken) {
+    FC_HOLD_TO_READ(a);
+    for (; i < end; i++) {
+        int has_place = response->hit_bytes + sizeof(fc_hit) <= hits_room;
+        fc_hit *hit = has_place ? (fc_hit *)(void *)(hits + response->hit_bytes) : NULL;
+        find_one(a, &wanted[i], !has_records && response->hits == 0, response, hit, &taken[i]);
+    }
+    return 0;
+}
+
 /* Finds the records of `count` partitions of one response, in its order and within its limit (KIP-74,
  * ReplicaManager.readFromLog): the first records of a response are a whole batch whatever its size. `has_records`: others
  * come before these. The hits follow those that `response` counts already, in memory of `hits_room` bytes; a partition for
  * which it does not suffice gets FC_FULL. `words`: an fc_wanted for each. Other calls come between FC_HOLD_PARTITIONS and the
- * next. FC_TORN: not all were looked for. */
+ * next. FC_TORN, FC_BUSY: not all were looked for, and those that were not have that as their size. */
 int fc_find_all(fc_arena *a, const int64_t *words, uint64_t count, int has_records, fc_response *response,
                 uint8_t *hits, uint64_t hits_room, fc_taken *taken) {
     const fc_wanted *wanted = (const fc_wanted *)(const void *)words;
+    int rc = 0;
     for (uint64_t i = 0; i < count;) {
         uint64_t end = count - i > FC_HOLD_PARTITIONS ? i + FC_HOLD_PARTITIONS : count;
-        FC_HOLD(a, FC_TORN);
+        rc = rc < 0 ? rc : find_some(a, wanted, i, end, has_records, response, hits, hits_room, taken);
         for (; i < end; i++) {
-            int has_place = response->hit_bytes + sizeof(fc_hit) <= hits_room;
-            fc_hit *hit = has_place ? (fc_hit *)(void *)(hits + response->hit_bytes) : NULL;
-            find_one(a, &wanted[i], !has_records && response->hits == 0, response, hit, &taken[i]);
+            if (rc < 0) {
+                taken[i] = (fc_taken){rc, wanted[i].offset, 0, -1};
+            }
         }
     }
-    return 0;
+    return rc;
 }
 
 /* The end of the last batch before the next gap above an entry. */
@@ -199,25 +212,35 @@ static int64_t contiguous_end(fc_arena *a, int64_t slot, int64_t offset) {
 
 /* Where the stored run that covers `offset` ends; `offset` itself where nothing does. */
 int64_t fc_contiguous_end(fc_arena *a, int64_t slot, int64_t offset) {
-    FC_HOLD(a, FC_TORN);
+    FC_HOLD_TO_READ(a);
     return contiguous_end(a, slot, offset);
 }
 
-/* The same of `count` places, each a slot and an offset. Other calls come between, as in fc_find_all. */
-int fc_contiguous_ends(fc_arena *a, const int64_t *places, uint64_t count, int64_t *ends) {
-    for (uint64_t i = 0; i < count;) {
-        uint64_t end = count - i > FC_HOLD_PARTITIONS ? i + FC_HOLD_PARTITIONS : count;
-        FC_HOLD(a, FC_TORN);
-        for (; i < end; i++) {
-            ends[i] = contiguous_end(a, places[2 * i], places[2 * i + 1]);
-        }
+static int find_ends(fc_arena *a, const int64_t *places, uint64_t count, int64_t *ends) {
+    FC_HOLD_TO_READ(a);
+    for (uint64_t i = 0; i < count; i++) {
+        ends[i] = contiguous_end(a, places[2 * i], places[2 * i + 1]);
     }
     return 0;
 }
 
+/* The same of `count` places, each a slot and an offset. Other calls come between, and not all may be found, as in
+ * fc_find_all. */
+int fc_contiguous_ends(fc_arena *a, const int64_t *places, uint64_t count, int64_t *ends) {
+    int rc = 0;
+    for (uint64_t i = 0; i < count;) {
+        uint64_t end = count - i > FC_HOLD_PARTITIONS ? i + FC_HOLD_PARTITIONS : count;
+        rc = rc < 0 ? rc : find_ends(a, places + 2 * i, end - i, ends + i);
+        for (; i < end; i++) {
+            ends[i] = rc < 0 ? rc : ends[i];
+        }
+    }
+    return rc;
+}
+
 /* The tail, the hole at or next above `offset`, the newest epoch. */
 int fc_find_edges(fc_arena *a, int64_t slot, int64_t offset, fc_edges *out) {
-    FC_HOLD(a, FC_TORN);
+    FC_HOLD_TO_READ(a);
     const fc_partition *p = fc_partition_of(a, slot);
     if (p == NULL) {
         return FC_STALE;
@@ -246,7 +269,7 @@ int fc_find_edges(fc_arena *a, int64_t slot, int64_t offset, fc_edges *out) {
 /* The base offset of the first batch of those at the newest end that are of a later leader epoch than `epoch`;
  * FC_NOT_STORED where the newest is not. Epochs grow with offsets. */
 int64_t fc_first_after_epoch(fc_arena *a, int64_t slot, int32_t epoch) {
-    FC_HOLD(a, FC_TORN);
+    FC_HOLD_TO_READ(a);
     const fc_partition *p = fc_partition_of(a, slot);
     if (p == NULL) {
         return FC_STALE;
@@ -275,7 +298,7 @@ static int may_abort(const fc_arena *a, const fc_entry *e) {
 /* The least offset from which on, up to `end`, batches are stored without a gap and none is an abort marker; `end` where
  * that is unknown. Looks at the newest `batches` of them. */
 int64_t fc_unaborted_from(fc_arena *a, int64_t slot, int64_t end, uint64_t batches) {
-    FC_HOLD(a, FC_TORN);
+    FC_HOLD_TO_READ(a);
     const fc_partition *p = fc_partition_of(a, slot);
     if (p == NULL) {
         return FC_STALE;
@@ -292,7 +315,7 @@ int64_t fc_unaborted_from(fc_arena *a, int64_t slot, int64_t end, uint64_t batch
 /* Bytes admitted since `offset` was, its own batch included, stored or in the ghost: the smallest FIFO of bytes that holds
  * it. FC_NOT_STORED where neither knows. */
 int64_t fc_age(fc_arena *a, int64_t slot, int64_t offset) {
-    FC_HOLD(a, FC_TORN);
+    FC_HOLD_TO_READ(a);
     const fc_partition *p = fc_partition_of(a, slot);
     if (p == NULL) {
         return FC_STALE;
@@ -307,7 +330,7 @@ int64_t fc_age(fc_arena *a, int64_t slot, int64_t offset) {
 
 /* The index entry that answers `offset`, for tests and inspection. */
 int fc_find_batch(fc_arena *a, int64_t slot, int64_t offset, fc_entry *out) {
-    FC_HOLD(a, FC_TORN);
+    FC_HOLD_TO_READ(a);
     const fc_partition *p = fc_partition_of(a, slot);
     if (p == NULL) {
         return FC_STALE;
@@ -322,7 +345,7 @@ int fc_find_batch(fc_arena *a, int64_t slot, int64_t offset, fc_entry *out) {
 
 /* The FC_BATCH_HEADER first bytes of the batch that answers `offset`, stored or observed. */
 int fc_copy_head(fc_arena *a, int64_t slot, int64_t offset, uint8_t *out) {
-    FC_HOLD(a, FC_TORN);
+    FC_HOLD_TO_READ(a);
     const fc_partition *p = fc_partition_of(a, slot);
     if (p == NULL) {
         return FC_STALE;

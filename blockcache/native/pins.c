@@ -126,13 +126,13 @@ int fc_release_held(fc_arena *a, uint32_t holder, const fc_segment *segments, ui
 
 /* Lets go of a hit's pins. FC_STALE if one was not held; the others are let go all the same. */
 int fc_release(fc_arena *a, uint32_t holder, const fc_segment *segments, uint64_t count) {
-    FC_HOLD(a, FC_TORN);
+    FC_HOLD_TO_READ(a);
     return release(a, holder, segments, count);
 }
 
 /* Lets go of a holder's pins on the blocks that start in [from, to). */
 static int release_within(fc_arena *a, uint64_t from, uint64_t to, uint32_t holder, uint32_t by) {
-    FC_HOLD(a, FC_TORN);
+    FC_HOLD_TO_READ(a);
     uint64_t unit = fc_find_bit(a, a->starts_at, from, to, 1);
     for (; unit < to; unit = fc_find_bit(a, a->starts_at, unit + 1, to, 1)) {
         fc_block *b = fc_block_at(a, a->data_at + unit * FC_UNIT);
@@ -149,8 +149,9 @@ int64_t fc_release_holder(fc_arena *a, uint32_t holder, uint32_t by) {
     int64_t pins = a->pins_of[holder];
     for (uint64_t unit = 0; unit < a->data_units && a->pins_of[holder] > 0; unit += FC_HOLD_UNITS) {
         uint64_t end = unit + FC_HOLD_UNITS < a->data_units ? unit + FC_HOLD_UNITS : a->data_units;
-        if (release_within(a, unit, end, holder, by) < 0) {
-            return FC_TORN;
+        int rc = release_within(a, unit, end, holder, by);
+        if (rc < 0) {
+            return rc;
         }
     }
     return a->torn ? FC_TORN : pins;

@@ -38,7 +38,7 @@
 #include <stdint.h>
 /* cdef begin */
 #define FC_MAGIC 0x7961626572734631
-#define FC_LAYOUT 5
+#define FC_LAYOUT 6
 #define FC_UNIT 1024
 #define FC_LEAF_MAX 5
 #define FC_INNER_MAX 15
@@ -64,6 +64,7 @@
 #define FC_FULL -6        /* every partition slot is open */
 #define FC_NOT_STORED -7  /* no batch covers this offset */
 #define FC_OTHER -8       /* an arena of another layout, or of other sections */
+#define FC_BUSY -10       /* a holder other than 0 did not get the lock in time: nothing was done, or not all */
 #define FC_TORN -9        /* the process that changes the arena died in the middle of a change: all that is left is other memory */
 
 #define FC_BROKEN_LAYOUT -101     /* check(): what was found wrong, by place */
@@ -98,7 +99,7 @@ typedef struct {
     uint64_t observe;           /* 1: batches are placed and counted, but only their headers stored */
 } fc_config;
 
-typedef struct {                /* 1344 bytes */
+typedef struct {                /* 1368 bytes */
     uint64_t magic, layout, size_bytes;
     uint64_t partitions_at, partitions_max, partitions_touched, partitions_free, partitions_open;
     uint64_t ghosts_at, ghosts_max, ghosts_written;
@@ -128,6 +129,9 @@ typedef struct {                /* 1344 bytes */
     uint64_t shared;                           /* 1: several processes use the arena, each call takes the lock */
     uint64_t torn;                             /* 1: of no use any more (FC_TORN) */
     uint64_t lock_calls, lock_waits, lock_waited_ns; /* taken; of them, not at once; how long that took */
+    uint64_t lock_stuck;                       /* 1: a wait has ended in vain, and nobody has had the lock since */
+    uint64_t lock_refusals;                    /* FC_BUSY */
+    uint64_t keeper_pid;                       /* of holder 0, who waits for the lock without a bound; 0 until fc_share() */
     uint64_t limbo_idle;                       /* blocks in limbo that nobody pins any more: holder 0 frees them */
     uint64_t refused_lookups;                  /* of holders other than 0: not answered, no more may be pinned */
     uint64_t undo_block;                       /* a pin is being counted: the counts before it (pins.c); 0 none */
@@ -293,9 +297,9 @@ int64_t fc_age(fc_arena *a, int64_t slot, int64_t offset);
 int fc_find_batch(fc_arena *a, int64_t slot, int64_t offset, fc_entry *out);
 int fc_copy_head(fc_arena *a, int64_t slot, int64_t offset, uint8_t *out);
 /* send.c */
-int64_t fc_send(fc_arena *a, fc_response *response, const uint8_t *hits, int fd, const uint8_t *heads,
+int64_t fc_send(fc_arena *a, fc_response *response, uint8_t *hits, int fd, const uint8_t *heads,
                 uint64_t heads_size, const uint64_t *cuts);
-void fc_release_all(fc_arena *a, fc_response *response, const uint8_t *hits);
+void fc_release_all(fc_arena *a, fc_response *response, uint8_t *hits);
 /* fifo.c */
 int64_t fc_evict_to(fc_arena *a, uint64_t used_bytes);
 int64_t fc_oldest_admitted(fc_arena *a);
@@ -317,13 +321,14 @@ int64_t fc_slot_at(fc_arena *a, uint64_t place, uint8_t *topic_id, int32_t *inde
 
 /* Between the files of native/. */
 #define FC_NONE 0xffffffffu
-#define FC_HEADER_BYTES 1344
+#define FC_HEADER_BYTES 1368
 #define FC_PINS_OF_BLOCK_MAX (UINT16_MAX - FC_SEGMENTS_MAX) /* ... before a lookup, of a holder other than 0 */
 #define FC_SCAN_UNITS (1u << 18)   /* how far from the cursor free room is looked for before evicting */
 #define FC_HOLD_PARTITIONS 16      /* the lock is let go after so many of a response, */
 #define FC_HOLD_BYTES (1u << 16)   /* ... so many bytes of an insertion, */
 #define FC_HOLD_BATCHES 64         /* ... so many batches that are invalidated, */
 #define FC_HOLD_UNITS 8192         /* ... and so many units of a walk over blocks */
+#define FC_LOCK_WAIT_NS 100000000u /* who reads waits so long for the lock of a process that was stopped within a call */
 #define FC_ATTRIBUTES_AT 21        /* 2 bytes */
 #define FC_CONTROL 0x20            /* bit of the second: the batch is a marker */
 #define FC_PRODUCER_AT 43          /* producer id, producer epoch, base sequence: 14 bytes */
@@ -371,6 +376,7 @@ static inline uint64_t fc_data_bytes(fc_arena *a) { return a->data_units * FC_UN
 
 /* lock.c */
 int fc_lock(fc_arena *a);
+int fc_lock_to_read(fc_arena *a);
 void fc_unlock(fc_arena *a);
 static inline void fc_let_go(fc_arena **held) {
     if (*held != NULL) {
@@ -383,6 +389,17 @@ static inline void fc_let_go(fc_arena **held) {
     if (__builtin_expect((a)->shared != 0, 0)) {                              \
         if (fc_lock(a) < 0) {                                                 \
             return (torn);                                                    \
+        }                                                                     \
+        fc_held = (a);                                                        \
+    }
+/* The same for who only reads and pins, which waits for FC_LOCK_WAIT_NS at most unless it is the keeper: returns FC_TORN or
+ * FC_BUSY without the lock. */
+#define FC_HOLD_TO_READ(a)                                                    \
+    fc_arena *fc_held __attribute__((cleanup(fc_let_go))) = NULL;             \
+    if (__builtin_expect((a)->shared != 0, 0)) {                              \
+        int fc_refusal = fc_lock_to_read(a);                                  \
+        if (fc_refusal < 0) {                                                 \
+            return fc_refusal;                                                \
         }                                                                     \
         fc_held = (a);                                                        \
     }

@@ -1,6 +1,7 @@
 /* What lookups found, given to the kernel from where it lies. The only place that knows descriptors. */
 #include <errno.h>
 #include <stddef.h>
+#include <string.h>
 #include <sys/uio.h>
 
 #include "pyfastcache.h"
@@ -50,33 +51,42 @@ static const fc_hit *hit_after(const fc_hit *hit) {
     return (const fc_hit *)((const uint8_t *)hit + offsetof(fc_hit, segment) + hit->segments * sizeof(fc_segment));
 }
 
-/* Lets go of the pins of `count` hits; the one behind them. Those of a torn arena stay. */
-static const fc_hit *release_some(fc_arena *a, uint32_t holder, const fc_hit *hit, uint64_t count) {
-    FC_HOLD(a, hit);
+/* Lets go of the pins of `count` hits, and sets `hit` behind them. */
+static int release_some(fc_arena *a, uint32_t holder, const fc_hit **hit, uint64_t count) {
+    FC_HOLD_TO_READ(a);
     for (uint64_t i = 0; i < count; i++) {
-        if (hit->pinned) {
-            fc_release_held(a, holder, hit->segment, hit->segments);
+        if ((*hit)->pinned) {
+            fc_release_held(a, holder, (*hit)->segment, (*hit)->segments);
         }
-        hit = hit_after(hit);
+        *hit = hit_after(*hit);
     }
-    return hit;
+    return 0;
 }
 
 /* Lets go of the pins of all hits of a response, which is empty then. `hits`: they lie one behind another, each without the
- * places that it does not use. */
-void fc_release_all(fc_arena *a, fc_response *response, const uint8_t *hits) {
+ * places that it does not use. Where the lock was not to be had (FC_BUSY), the response has those that are left, which lie at
+ * the beginning of `hits`. Pins in a torn arena stay for good. */
+void fc_release_all(fc_arena *a, fc_response *response, uint8_t *hits) {
     const fc_hit *hit = (const fc_hit *)(const void *)hits;
-    for (uint64_t i = 0; i < response->hits; i += FC_HOLD_PARTITIONS) {
-        uint64_t left = response->hits - i;
-        hit = release_some(a, (uint32_t)response->holder, hit, left < FC_HOLD_PARTITIONS ? left : FC_HOLD_PARTITIONS);
+    uint64_t left = response->hits, hit_bytes = response->hit_bytes;
+    int rc = 0;
+    while (left > 0 && rc == 0) {
+        uint64_t some = left < FC_HOLD_PARTITIONS ? left : FC_HOLD_PARTITIONS;
+        rc = release_some(a, (uint32_t)response->holder, &hit, some);
+        left -= rc == 0 ? some : 0;
     }
     *response = (fc_response){.holder = response->holder};
+    if (rc == FC_BUSY) {
+        response->hits = left;
+        response->hit_bytes = hit_bytes - (uint64_t)((const uint8_t *)hit - hits);
+        memmove(hits, hit, response->hit_bytes);
+    }
 }
 
 /* Writes `heads` and the bytes of a response's hits, which lie as `fc_release_all` says, to a non-blocking socket at once.
- * The bytes of hit i stand before heads[cuts[i]]. Returns how many bytes the kernel took: if all, the pins are let go; else,
- * and where it took none or refuses, they are held. */
-int64_t fc_send(fc_arena *a, fc_response *response, const uint8_t *hits, int fd, const uint8_t *heads,
+ * The bytes of hit i stand before heads[cuts[i]]. Returns how many bytes the kernel took: if all, the pins are let go as by
+ * fc_release_all; else, and where it took none or refuses, they are held. */
+int64_t fc_send(fc_arena *a, fc_response *response, uint8_t *hits, int fd, const uint8_t *heads,
                 uint64_t heads_size, const uint64_t *cuts) {
     writing w = {.fd = fd};
     const fc_hit *hit = (const fc_hit *)(const void *)hits;

@@ -39,7 +39,7 @@ static int let_all_go(fc_arena *a) {
 static void begin_counts(fc_arena *a) {
     a->admitted_before = a->admitted_bytes;
     a->admitted_batches = a->kept_batches = a->conflicts = a->skipped_batches = a->skipped_bytes = 0;
-    a->lock_calls = a->lock_waits = a->lock_waited_ns = a->refused_lookups = 0;
+    a->lock_calls = a->lock_waits = a->lock_waited_ns = a->lock_refusals = a->refused_lookups = 0;
     a->evicted_bytes = a->limbo_entered = a->copied_lookups = a->gathered_lookups = a->lookups = a->adopted_batches = 0;
     memset(a->evicted_blocks, 0, sizeof(a->evicted_blocks));
     memset(a->invalidated_bytes, 0, sizeof(a->invalidated_bytes));

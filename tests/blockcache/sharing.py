@@ -178,10 +178,11 @@ def read_until_killed(fd: int, holder: int, seed: int, board: Board) -> NoReturn
         except ArenaError:
             os._exit(CLOSED)
         reader = Reader(cache, random.Random(seed), board)
-        while True:
+        while not cache._a.torn:
             with contextlib.suppress(StaleSlot):
                 reader.step()
             board.add(holder)
+        os._exit(TORN)
     except ArenaTorn:
         os._exit(TORN)
 

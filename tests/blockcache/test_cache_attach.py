@@ -58,6 +58,22 @@ def count_pins(cache: BlockCache) -> list[int]:
     return [cache.statistics().pins, *(pins for pins in cache._a.pins_of if pins)]
 
 
+def check_nothing_is_found(reader: BlockCache, slot: int) -> None:
+    """A reader goes on, as if nothing was stored."""
+    places, ends = ffi.new("int64_t[]", [slot, 0]), ffi.new("int64_t[]", 1)
+    reader.contiguous_ends(places, 1, ends)
+    assert ends[0] < 0
+    assert read(reader, slot, 0) is None
+    assert reader.span(slot, 0, FOREVER, 1) is None
+    assert reader.peek_head(slot, 0) is None
+    assert set(reader.edges(slot, 0)) == {-1}
+    assert reader.contiguous_end(slot, 0) == 0
+    assert reader.first_after_epoch(slot, 0) == -1
+    assert reader.age_bytes(slot, 0) is None
+    assert reader.oldest_admitted == reader.peek_admitted_bytes()
+    assert reader.statistics().entries
+
+
 def test_a_reader_reads_what_the_keeper_stores(group: Group) -> None:
     reader, slot = group.attach(1), group.slot
     assert reader.reads_only and read(reader, slot, 0) is None
@@ -264,24 +280,34 @@ def test_what_is_found_is_sent_from_where_it_lies_whatever_the_keeper_does(group
         os.close(end)
 
 
-def test_a_torn_arena_is_said_by_each_call(group: Group) -> None:
+def test_a_reader_leaves_eviction_ahead_of_need_to_the_keeper(group: Group) -> None:
+    """Each process calls it at times, also while the arena is above its high water."""
+    reader, offset = group.attach(1), 0
+    while group.keeper.used_bytes <= group.keeper.high_water_bytes:
+        insert(group.keeper, group.slot, build_batch(offset, size=BATCH_BYTES))
+        offset += 1
+    assert reader.eliminate() == 0
+    assert group.keeper.eliminate() > 0
+
+
+def test_a_torn_arena_is_said_by_each_call_of_the_keeper(group: Group) -> None:
     slot, keeper, reader = group.slot, group.keeper, group.attach(1)
     insert(keeper, slot, build_batch(0))
     hit = look_up(reader, slot, 0)
     keeper._a.torn = 1
     places, ends = ffi.new("int64_t[]", [slot, 0]), ffi.new("int64_t[]", 1)
     calls: list[Callable[[], object]] = [
-        lambda: read(reader, slot, 0),
-        lambda: reader.span(slot, 0, FOREVER, 1),
-        lambda: reader.peek_head(slot, 0),
-        lambda: reader.edges(slot, 0),
-        lambda: reader.contiguous_end(slot, 0),
-        lambda: reader.contiguous_ends(places, 1, ends),
-        lambda: reader.first_after_epoch(slot, 0),
-        lambda: reader.unaborted_from(slot, 1, 1),
-        lambda: reader.age_bytes(slot, 0),
-        lambda: reader.oldest_admitted,
-        lambda: reader.statistics(),
+        lambda: read(keeper, slot, 0),
+        lambda: keeper.span(slot, 0, FOREVER, 1),
+        lambda: keeper.peek_head(slot, 0),
+        lambda: keeper.edges(slot, 0),
+        lambda: keeper.contiguous_end(slot, 0),
+        lambda: keeper.contiguous_ends(places, 1, ends),
+        lambda: keeper.first_after_epoch(slot, 0),
+        lambda: keeper.unaborted_from(slot, 1, 1),
+        lambda: keeper.age_bytes(slot, 0),
+        lambda: keeper.oldest_admitted,
+        lambda: keeper.statistics(),
         reader.check,
         lambda: insert(keeper, slot, build_batch(1)),
         lambda: keeper.reserve(100),
@@ -300,6 +326,8 @@ def test_a_torn_arena_is_said_by_each_call(group: Group) -> None:
             call()
     assert append(keeper, slot, build_batch(1), 0, 200, 1, 0) is None
     assert bytes(hit.views[0]) == build_batch(0)
+    assert reader.is_withheld
+    check_nothing_is_found(reader, slot)
     hit.release()
 
 

@@ -131,7 +131,7 @@ static int send_whole(world *w, uint32_t holder, const fc_hit *hit, const uint8_
     uint64_t pins = w->arena->pins, whole = hit->size_bytes + 2;
     uint64_t cut = 1;
     fc_response response = {.hits = 1, .size_bytes = hit->size_bytes, .holder = holder};
-    int64_t sent = fc_send(w->arena, &response, (const uint8_t *)hit, ends[1], (const uint8_t *)"<>", 2, &cut);
+    int64_t sent = fc_send(w->arena, &response, (uint8_t *)hit, ends[1], (const uint8_t *)"<>", 2, &cut);
     MUST(response.hits == ((uint64_t)sent < whole));
     MUST(sent > 0 && (uint64_t)sent <= whole);
     uint8_t *got = malloc((uint64_t)sent);
