@@ -10,7 +10,7 @@ ALONE = $(BIN)/pytest -q -m alone $$(git grep -l 'mark\.alone' -- tests)
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE  # tests start interpreters by the hundred: each would compile every module again
 
-.PHONY: help build demo lab bench shape growth audit-bench audit-rows test check lint types suite audit-runs restart-runs workers monitoring collect tidy unit e2e soak kills chaos matrix cluster apiserver docs lock tools clean
+.PHONY: help build demo lab bench shape growth audit-bench audit-rows test check lint types suite audit-runs restart-runs workers monitoring page collect tidy unit e2e soak kills chaos matrix cluster apiserver docs lock tools clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -43,7 +43,7 @@ growth: build tools ## how cost grows with bytes, requests, partitions and conne
 audit-bench: build ## what the audit costs by the lines that it reads, DuckDB beside it; writes bench/results/audit
 	$(BIN)/python -m bench.audit $(AUDIT)
 
-audit-rows: build ## how even the tasks of a report are over synthetic rows; ROWS='--millions 1000' takes hours and 40 GB
+audit-rows: build ## how even the tasks of a report are over synthetic rows; ROWS='--millions 1000' takes hours and much more than 72 GB
 	$(BIN)/python -m bench.audit.rows $(ROWS)
 
 check: lint types ## format, lint, types, import contracts, generated documents
@@ -75,6 +75,9 @@ restart-runs: build tools ## a warm restart with a group 200 MB behind
 monitoring: build tools ## every alert and every panel in a real Prometheus, before Forebays under load and faults; draws docs/dashboard; quarter of an hour
 	$(BIN)/python -m tests.kit.prometheus && MONITORING_PICTURES=docs/dashboard $(BIN)/pytest -m long tests/monitoring
 
+page: build tools ## docs/install-machine.md, word by word on a clean Debian with a broker under systemd, timed; root
+	$(BIN)/pytest -s -m long tests/deploy
+
 unit: build ## the tests that need neither a broker nor Java, in less than two minutes
 	$(PYTEST) -m 'not e2e'
 
@@ -87,10 +90,10 @@ collect: build  # each worker reads all test files: one reader compiles them fir
 soak: build ## an hour of random load on the cache, in minutes; every byte served is compared
 	SOAK_STEPS=3600000 $(BIN)/pytest tests/blockcache/test_soak.py -s
 
-kills: build tools ## KILLS=1000 kills of a worker at random moments under load; every byte that memory serves is compared; SEED
-	KILLS=$(or $(KILLS),1000) $(if $(SEED),SEED=$(SEED)) $(BIN)/pytest -s --timeout 0 tests/e2e/test_kills.py
+kills: build tools ## KILLS=1000 kills of the worker, or of WORKERS=2 and their keeper, at random moments under load; bytes are compared; SEED
+	KILLS=$(or $(KILLS),1000) $(if $(WORKERS),WORKERS=$(WORKERS)) $(if $(SEED),SEED=$(SEED)) $(BIN)/pytest -s --timeout 0 tests/e2e/$(if $(WORKERS),test_kills_workers.py,test_kills.py)
 
-chaos: build tools ## clients while brokers, Forebays and wires fail, and beside hostile ones; SEED and MINUTES of each
+chaos: build tools ## clients while brokers, Forebays and wires fail, and beside hostile ones; SEED and MINUTES of each; an even SEED has two workers
 	for run in tests.chaos tests.chaos.hostile; do $(BIN)/python -m $$run $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) || exit 1; done
 
 matrix: build tools ## clients of many kinds and ages, directly and through Forebay; writes docs/clients.md

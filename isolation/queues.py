@@ -1,11 +1,13 @@
 """One control queue and N data queues, each with bounded waiting and with slots toward the broker.
 
 Owns: who is in service, who waits, who is refused; the early release of slots; the state of an item, the caller's own
-object. Must not know: what else an item is, sockets, why a limit has its number. Invariants: a queue admits in the
-order of offers; items of one `order_key` are admitted in the order of their offers whatever their queues, because a
-newcomer joins the queue in which items of its key wait (a Produce never overtakes an earlier waiting one of its
-connection); no data queue can touch another's or the control queue's slots; a `never_refused` item waits, however full
-its queue is, and never expires (what bounds it are the bytes in flight of its connection).
+object. Must not know: what else an item is, sockets, why a limit has its number. Invariants: those who wait in a queue
+are admitted in turns of their clients, each client's in the order of their offers: a newcomer waits for one of each
+other client, however many that has; items of one `order_key`, their client, are admitted in the order of their offers
+whatever their queues, because a newcomer joins the queue in which items of its key wait (a Produce never overtakes an
+earlier waiting one of its connection); no data queue can touch another's or the control queue's slots; a
+`never_refused` item waits, however full its queue is, and never expires (what bounds it are the bytes in flight of its
+connection).
 
 Early release: a request may be with the broker without being served: a long poll, an acks=all wait. After
 `release_after_s` it no longer counts as using a slot, up to a bound: polls by number, acks=all waits by a
@@ -35,7 +37,8 @@ LONGEST_WAITS = 5.0
 @dataclass(frozen=True, slots=True)
 class QueueRule:
     """Bounds of each queue. `max_wait_s` 0 refuses what finds no slot. A request that has waited so long stays while
-    answers come for its queue, each at most `max_wait_s` after the last, up to LONGEST_WAITS times as long.
+    answers come for its queue, also such as nobody reads, each at most `max_wait_s` after the last, up to LONGEST_WAITS
+    times as long.
     `lingering_polls` and `lingering_acks_per_slot` (at least one) bound the requests that are unanswered after their
     early release, `unread` those that `release_unread` took the slots of.
     """
@@ -76,6 +79,7 @@ class Queue(Generic[T]):
         "refused",
         "released",
         "serving",
+        "turns",
         "unread",
         "waiting",
         "waiting_bytes",
@@ -92,7 +96,8 @@ class Queue(Generic[T]):
         self.calm_until_s = -inf  # until then no two can be stuck
         self.ages_at_s = inf  # before that nobody may be released early
         self.answered_at_s = -inf  # the last answer to a request of the queue
-        self.waiting: OrderedDict[T, Hashable] = OrderedDict()  # with their order keys
+        self.waiting: dict[T, Hashable] = {}  # with their order keys
+        self.turns: OrderedDict[Hashable, dict[T, None]] = OrderedDict()  # the same by client
         # those waiting that may expire, with their time to wait, which held when they came
         self.refusable: OrderedDict[T, float] = OrderedDict()
         self.waiting_bytes = 0
@@ -180,6 +185,7 @@ class Queues(Generic[T]):
             return REFUSED
         item.state = WAITING
         line.waiting[item] = order_key
+        line.turns.setdefault(item.link, {})[item] = None
         line.waiting_bytes += item.size_bytes
         if not never_refused:
             line.refusable[item] = self.rule.max_wait_s
@@ -237,6 +243,10 @@ class Queues(Generic[T]):
         """Out of the waiting line."""
         item.state = state
         order_key = line.waiting.pop(item)
+        own = line.turns[item.link]
+        del own[item]
+        if not own:
+            del line.turns[item.link]
         line.refusable.pop(item, None)
         line.waiting_bytes -= item.size_bytes
         if order_key is not None:
@@ -259,7 +269,9 @@ class Queues(Generic[T]):
         """Admit who waits, as far as there are slots; whom that admits."""
         admitted = []
         while line.waiting and (line.in_use < line.floor or line.in_use < line.slots_at(now_s)):
-            item = next(iter(line.waiting))
+            client, own = next(iter(line.turns.items()))
+            item = next(iter(own))
+            line.turns.move_to_end(client)
             self._leave(line, item, ADMITTED)
             self._admit(line, item, now_s)
             admitted.append(item)
@@ -322,6 +334,7 @@ class Queues(Generic[T]):
         line.lingering[item.waits] -= 1
         line.serving.pop(item, None)
         line.unread[item] = None
+        line.answered_at_s = now_s  # it is: who waits comes closer
         if now_s >= line.ages_at_s:
             self._release_aged(line, now_s)
         return self.admit_waiting(line, now_s)

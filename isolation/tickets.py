@@ -4,6 +4,7 @@ Owns the values alone; what becomes of them is `isolation.queues`'. Must not kno
 what is admitted holds a slot until it is done or has been released early.
 """
 
+from collections.abc import Hashable
 from enum import IntEnum, auto
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
@@ -41,6 +42,11 @@ class Ticket(Protocol):
     """When it was offered, then when it was admitted."""
     state: State
     holds_slot: bool
+
+    @property
+    def link(self) -> Hashable:
+        """The client whose request it is."""
+        ...
 
     @property
     def waits(self) -> Waits:

@@ -237,6 +237,12 @@ EmptyValues = tuple[
 QueuedLine = ResponseValues | BlockValues | EmptyValues | CountersLine
 
 
+class KeeperMark(NamedTuple):
+    """No line: those behind it name this keeper."""
+
+    boot: str
+
+
 def _count_named(line: QueuedLine) -> int:
     """Partitions in the line, in an `empty` line each as often as it has a lag of its own; 1 for other lines."""
     last = line[-1]
@@ -254,15 +260,18 @@ class AccessLog:
         boot: str,
         *,
         now_ms: Callable[[], int],
+        keeper: str | None = None,
         cache_size_bytes: int = 0,
         limits: LogLimits | None = None,
         on_state: Callable[[str, str], None] = lambda doing, error: None,
     ) -> None:
         """Starts the thread, which calls `on_state` when what it is doing begins to fail, with the error, and when it
-        is well again, with "". OSError: the directory cannot be used. ValueError: a boot id unfit for names.
+        is well again, with "". `keeper`: "" in one of several workers, until `learn_keeper`. OSError: the directory
+        cannot be used. ValueError: a boot id unfit for names.
         """
         self._limits = limits or LogLimits()
         self._boot = boot
+        self._keeper = keeper
         self._now_ms = now_ms
         self._cache_size_bytes = cache_size_bytes
         self._listeners = "[]"
@@ -277,7 +286,7 @@ class AccessLog:
             max_files=self._limits.max_files,
             max_total_bytes=self._limits.max_total_bytes,
         )
-        self._queue: deque[QueuedLine] = deque()
+        self._queue: deque[QueuedLine | KeeperMark] = deque()
         self._put_partitions = 0  # named by lines; each number is written by one thread
         self._taken_partitions = 0
         queue_lines = self._limits.queue_lines
@@ -325,6 +334,10 @@ class AccessLog:
     def learn_node(self, node_id: int) -> None:
         """Show this node id of the broker in `log` lines from now on, and in one more in a file that is open."""
         self._node_id = node_id
+
+    def learn_keeper(self, boot: str) -> None:
+        """Lines that are put from now on have the clock of the keeper with this boot id."""
+        self._queue.append(KeeperMark(boot))
 
     @property
     def dropped_lines(self) -> int:
@@ -379,9 +392,14 @@ class AccessLog:
         """Write what is queued now, in batches; a batch that the disk refused is lost and counted."""
         left = len(self._queue)
         while left > 0:
+            if isinstance(self._queue[0], KeeperMark):
+                self._keeper = self._queue.popleft().boot  # type: ignore[union-attr]
+                left -= 1
+                continue
             batch = self._take_batch()
             left -= len(batch)
-            data = format_lines(self._boot, self._section, batch).encode("ascii")
+            text = format_lines(self._boot, self._section, batch, self._keeper)
+            data = text.encode("ascii")
             if self._attempt(lambda data=data: self._write(data), WRITING):  # type: ignore[misc]
                 self._tell_well(WRITING)
                 self._written_lines += len(batch)
@@ -394,10 +412,15 @@ class AccessLog:
                 time.sleep(_PAUSE_S)
 
     def _take_batch(self) -> list[QueuedLine]:
-        """Remove the lines of one batch; the queue is not empty. A line of counters is the last of its batch."""
-        batch, named = [], 0
+        """Remove the lines of one batch; the queue begins with one. A line of counters is the last of its batch, and so
+        is what stands before a mark.
+        """
+        batch: list[QueuedLine] = []
+        named = 0
         for _ in range(min(len(self._queue), BATCH_LINES)):
-            line = self._queue.popleft()
+            if isinstance(self._queue[0], KeeperMark):
+                break
+            line = cast("QueuedLine", self._queue.popleft())
             batch.append(line)
             named += _count_named(line)
             if named >= BATCH_PARTITIONS or isinstance(line, CountersLine):
@@ -449,7 +472,8 @@ class AccessLog:
         node_id = "null" if self._told_node_id is None else self._told_node_id
         return (
             f'{{"v":{SCHEMA_VERSION},"type":"log","boot":"{self._boot}","ts":{self._now_ms()}'
-            f',"section":{self._section},"event":"{event}","sequence":{self._files.sequence}'
+            f',"section":{self._section},"keeper":{_quoted(self._keeper)}'
+            f',"event":"{event}","sequence":{self._files.sequence}'
             f',"cacheSizeBytes":{self._cache_size_bytes},"writtenLines":{self._written_lines}'
             f',"droppedLines":{self.dropped_lines},"nodeId":{node_id},"listeners":{self._listeners}}}\n'
         ).encode("ascii")
@@ -463,43 +487,46 @@ def cut_text(text: str | None) -> str | None:
 
 
 _BLOCK_FORMAT = (
-    f'{{"v":{SCHEMA_VERSION},"type":"block","boot":"%s","ts":%d,"section":%d,%s,"baseOffset":%d'
+    f'{{"v":{SCHEMA_VERSION},"type":"block","boot":"%s","ts":%d,"section":%d,"keeper":%s,%s,"baseOffset":%d'
     ',"nextOffset":%d,"bytes":%d,"source":"%s","admittedBytes":%d,"batches":%d,"beganBytes":%d,"endedBytes":%d'
     ',"points":[%s],"heldBytes":%s}\n'
 )
 
 
 _EMPTY_FORMAT = (
-    f'{{"v":{SCHEMA_VERSION},"type":"empty","boot":"%s","ts":%d,"section":%d,"firstMs":%d,%s'
+    f'{{"v":{SCHEMA_VERSION},"type":"empty","boot":"%s","ts":%d,"section":%d,"keeper":%s,"firstMs":%d,%s'
     ',"result":"%s","reason":"%s","responses":%d,"partitions":%d,"admittedBytes":%d,"counts":[%s]}\n'
 )
 
 
 _COUNTERS_FORMAT = (
-    f'{{"v":{SCHEMA_VERSION},"type":"counters","boot":"%s","ts":%d,"section":%d,"event":"%s","number":%d'
+    f'{{"v":{SCHEMA_VERSION},"type":"counters","boot":"%s","ts":%d,"section":%d,"keeper":%s,"event":"%s","number":%d'
     ',"results":[%s],"upstream":[%s],"wouldHitBytes":%d,"leaseLapses":%d,"producedBytes":%d'
     ',"droppedLines":%d,"admittedBytes":%d}\n'
 )
 
 
-def format_lines(boot: str, section: int, lines: Sequence[QueuedLine]) -> str:
+def format_lines(
+    boot: str, section: int, lines: Sequence[QueuedLine], keeper: str | None = None
+) -> str:
     """The lines of a batch, in its order, each with its newline, in ASCII. `boot` is a plain word."""
+    shown = _quoted(keeper)
     texts: list[str] = []
     for line in lines:
         if isinstance(line[-1], list):
-            texts.append(format_response(boot, section, line))
+            texts.append(format_response(boot, section, line, shown))
         elif isinstance(line[-1], dict):
-            texts.append(format_empty(boot, section, line))
+            texts.append(format_empty(boot, section, line, shown))
         elif isinstance(line, CountersLine):
-            texts.append(format_counters(boot, section, line))
+            texts.append(format_counters(boot, section, line, shown))
         else:
-            texts.append(format_block(boot, section, cast("BlockValues", line)))
+            texts.append(format_block(boot, section, cast("BlockValues", line), shown))
     return "".join(texts)
 
 
-def format_response(boot: str, section: int, line: ResponseValues) -> str:
-    """One line of type response with its newline, ASCII. Partitions of one topic, result and reason that follow each
-    other are one answer; the values of most are the same objects, which costs least.
+def format_response(boot: str, section: int, line: ResponseValues, keeper: str = "null") -> str:
+    """One line of type response with its newline, ASCII. `keeper`: in JSON. Partitions of one topic, result and reason
+    that follow each other are one answer; the values of most are the same objects, which costs least.
     """
     (
         ts,
@@ -516,7 +543,7 @@ def format_response(boot: str, section: int, line: ResponseValues) -> str:
     ) = line
     texts = [
         f'{{"v":{SCHEMA_VERSION},"type":"response","boot":"{boot}","ts":{ts},"section":{section}'
-        f",{_response_head(listener, connection, client_id, group, version)}"
+        f',"keeper":{keeper},{_response_head(listener, connection, client_id, group, version)}'
         f',"isolation":{isolation},"waitMs":{wait_ms:.3f},"totalMs":{total_ms:.3f}'
         f',"admittedBytes":{admitted},"answers":['
     ]
@@ -558,7 +585,7 @@ def format_response(boot: str, section: int, line: ResponseValues) -> str:
     return "".join(texts)
 
 
-def format_block(boot: str, section: int, line: BlockValues) -> str:
+def format_block(boot: str, section: int, line: BlockValues, keeper: str = "null") -> str:
     """One line of type block with its newline, ASCII."""
     (
         ts,
@@ -581,6 +608,7 @@ def format_block(boot: str, section: int, line: BlockValues) -> str:
         boot,
         ts,
         section,
+        keeper,
         _block_head(listener, topic, topic_id, partition),
         base_offset,
         next_offset,
@@ -595,7 +623,7 @@ def format_block(boot: str, section: int, line: BlockValues) -> str:
     )
 
 
-def format_empty(boot: str, section: int, line: EmptyValues) -> str:
+def format_empty(boot: str, section: int, line: EmptyValues, keeper: str = "null") -> str:
     """One line of type empty with its newline, ASCII. Partitions of one lag and one number stand together."""
     ts, first_ms, listener, connection, client_id, group, topic, topic_id = line[:8]
     result, reason, responses, admitted, counts = line[8:]
@@ -614,6 +642,7 @@ def format_empty(boot: str, section: int, line: EmptyValues) -> str:
         boot,
         ts,
         section,
+        keeper,
         first_ms,
         _empty_head(listener, connection, client_id, group, topic, topic_id),
         result,
@@ -625,7 +654,7 @@ def format_empty(boot: str, section: int, line: EmptyValues) -> str:
     )
 
 
-def format_counters(boot: str, section: int, line: CountersLine) -> str:
+def format_counters(boot: str, section: int, line: CountersLine, keeper: str = "null") -> str:
     """One line of type counters with its newline, ASCII."""
     results = [
         f'{{"result":"{result}","reason":"{reason}","partitions":{partitions},"bytes":{size_bytes}'
@@ -636,7 +665,8 @@ def format_counters(boot: str, section: int, line: CountersLine) -> str:
         f'{{"purpose":"{purpose}","bytes":{size_bytes}}}' for purpose, size_bytes in line.upstream
     ]
     lists = ",".join(results), ",".join(upstream)
-    return _COUNTERS_FORMAT % (boot, line.ts, section, line.event, line.number, *lists, *line[5:])
+    head = boot, line.ts, section, keeper, line.event, line.number
+    return _COUNTERS_FORMAT % (*head, *lists, *line[5:])
 
 
 @lru_cache(maxsize=8192)

@@ -12,12 +12,13 @@ field that is not nullable is always there; a change that old readers would misr
 | 3 | `counters` lines; every line has its `section`; group, time stamp of the records, broker and listeners |
 | 3 | an age includes the batch itself; a `block` line says when its batches were stored |
 | 4 | the partitions of a response stand in one `response` line instead of a `fetch` line each |
+| 5 | a line of one of several workers names the `keeper` whose clock it has |
 """
 
 from typing import Final, Literal, NamedTuple
 
-SCHEMA_VERSION: Final = 4
-READ_VERSIONS: Final = (1, 2, 3, 4)
+SCHEMA_VERSION: Final = 5
+READ_VERSIONS: Final = (1, 2, 3, 4, 5)
 """Versions whose lines have the meaning that is written here."""
 RESPONSE_SINCE: Final = 4
 """The first version with `response` lines."""
@@ -43,6 +44,7 @@ RESULTS: Final[dict[str, tuple[str, ...]]] = {
         "transaction",
         "pending",
         "refused",
+        "locked",
     ),
     "pass": (
         "follower",
@@ -90,6 +92,10 @@ REASON_MEANING: Final[dict[tuple[str, str], str]] = {
         "miss",
         "refused",
     ): "answered empty because the queue toward the broker was full or a quota used up",
+    (
+        "miss",
+        "locked",
+    ): "with several workers: a process was stopped or killed while it held the cache's lock",
     ("pass", "follower"): "a replica's fetch (replica id at least 0)",
     ("pass", "old-format"): "the partition holds batches of magic below 2",
     (
@@ -153,6 +159,14 @@ _HEAD: Final = (
         "integer",
         "`number` of the `counters` line that the line follows, 0 before the first",
         since=3,
+    ),
+    Field(
+        "keeper",
+        "string",
+        "of one of several workers: `boot` of the keeper whose clock of stored bytes the line has, empty while none"
+        " was known; else null: the clock is this process's own",
+        nullable=True,
+        since=5,
     ),
 )
 

@@ -12,10 +12,9 @@ from typing import Final, Literal, NamedTuple
 from metrics.access_log_schema import BLOCK_SOURCES
 
 MetricKind = Literal["counter", "gauge", "histogram"]
-MergeRule = Literal["sum", "max", "min", "keeper", "alone"]
+MergeRule = Literal["sum", "max", "min", "keeper"]
 """How the values of several processes become one. `keeper`: only its value counts, since all processes would show
-the same (the supervisor's figures, the arena), or the keeper alone knows it. `alone`: none is shown, since it
-says something of one process only.
+the same (the supervisor's figures, the arena), or the keeper alone knows it.
 """
 
 
@@ -130,7 +129,7 @@ METRIC_VALUES: Final[dict[str, tuple[str, ...]]] = {
 BOUNDED_LABELS: Final[dict[str, str]] = {
     "version": "one value in a process",
     "commit_id": "one value in a process",
-    "boot": "one value in a process",
+    "boot": "of each process that runs, and of up to 64 workers that have ended",
     "listener": "names of `listeners[]`",
     "disk": "those of `throttle.disks`",
     "queue": "`control` and one for each of `isolation.dataQueues`; of `forebay_queue_*` those of"
@@ -138,6 +137,7 @@ BOUNDED_LABELS: Final[dict[str, str]] = {
     "api_key": "names of Kafka's APIs, and `unknown`; those that clients use exist from the start",
     "process": "`keeper`, and `worker-N` for each number of a worker: at most 31",
     "error": "names of Kafka's error codes, and `unknown`; a series begins with its first error",
+    "worker": "1 to 31: numbers of workers; a successor has another one",
 }
 """Labels whose values are no closed set, and what bounds them."""
 
@@ -206,6 +206,14 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             merge="keeper",
         ),
         Metric(
+            "forebay_worker_connections",
+            "gauge",
+            "Connections of each of several workers, by its number: one with more than another lets that one take the"
+            " next client",
+            ("worker",),
+            merge="keeper",
+        ),
+        Metric(
             "forebay_workers_attached",
             "gauge",
             "Workers that read what the keeper stores; the others pass all requests on",
@@ -214,7 +222,7 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
         Metric(
             "forebay_keeper_missed_produces_total",
             "counter",
-            "Produces that are not stored from Produce, since the keeper was behind or away: its Fetches bring them",
+            "Produces not wholly stored from Produce, since the keeper was behind or away: its Fetches bring them",
         ),
         Metric(
             "forebay_keeper_ready",
@@ -531,6 +539,13 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
             "forebay_cache_limbo_bytes",
             "gauge",
             "Bytes of evicted blocks that requests or responses in flight still hold",
+            merge="keeper",
+        ),
+        Metric(
+            "forebay_cache_lock_refusals_total",
+            "counter",
+            "Questions of workers to the cache that found nothing, since another process was stopped while it held the "
+            "cache's lock",
             merge="keeper",
         ),
         Metric(
@@ -1199,8 +1214,18 @@ GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
         Metric(
             "forebay_access_log_counters_line",
             "gauge",
-            "Number of the log's `counters` line with exactly the Fetch counters of this scrape; 0: none",
-            merge="alone",
+            "Number of the `counters` line with exactly what this process's Fetch counters have in the scrape; 0: none."
+            " A worker that has ended keeps its own",
+            ("boot",),
+            merge="max",
+        ),
+        Metric(
+            "forebay_access_log_baseline_line",
+            "gauge",
+            "Number of the `counters` line with what a worker had counted before this keeper's first look at it, which"
+            " the scrape's counters leave out; 0: nothing is left out",
+            ("boot",),
+            merge="max",
         ),
     ),
     "Own log": (

@@ -45,8 +45,7 @@ def _metric_lines() -> list[str]:
         "No metric is labelled by client, topic or offset; the access log has those.",
         "",
         "With several workers the keeper shows one value for each series. `merge` says how it comes about: the"
-        " `sum`, the greatest (`max`) or least (`min`) of keeper and workers, the `keeper`'s own; `alone`: it is"
-        " shown with one worker only.",
+        " `sum`, the greatest (`max`) or least (`min`) of keeper and workers, the `keeper`'s own.",
     ]
     for group, metrics in GROUPS.items():
         lines += [
@@ -109,7 +108,7 @@ def _field_lines() -> list[str]:
         f"`forebay audit` reads versions {READ_VERSIONS[0]} to {READ_VERSIONS[-1]}, also in one"
         " directory. Up to version 3 each partition of a `response` line has a `fetch` line instead. In version 1 every"
         " partition that a response names has one, and there is no `empty`."
-        " Fields marked (3) and `counters` lines exist from version 3 on.",
+        " Fields marked (3) or (5) exist from that version on, `counters` lines from version 3 on.",
         "",
         f"A `response` line names at most {RESPONSE_PARTITIONS} partitions and has at most {RESPONSE_BYTES // 1000} KB:"
         " a response with more has several lines. This one names three partitions of two topics:",

@@ -9,7 +9,7 @@ not know sockets or clocks: ages are arguments. Invariants:
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from metrics.catalog import CATALOG
@@ -24,6 +24,9 @@ REMEMBERED: Final = 64
 START_S: Final = 30.0
 """A worker that is older than the keeper by less was started with it: all that it has counted is shown."""
 _BOOT: Final = "forebay_boot_info"
+COUNTERS_LINE: Final = "forebay_access_log_counters_line"
+BASELINE_LINE: Final = "forebay_access_log_baseline_line"
+"""Of a worker they are shown for as long as its counters are: they say where its access log has these."""
 
 SeriesKey = tuple[str, tuple[str, ...]]
 """Name and values of labels."""
@@ -89,7 +92,7 @@ def _restore_row(name: str, labels: Sequence[str], value: Any) -> Sample:
 
 def merge_samples(keeper: Iterable[Sample], workers: Iterable[Iterable[Sample]]) -> list[Sample]:
     """One sample for each series, by its family's rule. A worker's sample that this build does not know is left out."""
-    found = {(one.name, one.labels): _copy(one.value) for one in keeper if _rule_of(one) != "alone"}
+    found = {(one.name, one.labels): _copy(one.value) for one in keeper}
     for samples in workers:
         for one in samples:
             if _rule_of(one) in ("sum", "max", "min"):
@@ -138,27 +141,45 @@ def subtract(value: Value, baseline: Value | None) -> Value:
 
 
 class _Worker:
-    """A worker as it was last seen: `counted` since `baseline`."""
+    """A worker as it was last seen: `counted` since `baseline`, and the `lines` of its access log with both."""
 
-    __slots__ = ("baseline", "counted")
+    __slots__ = ("baseline", "baseline_line", "counted", "lines")
 
-    def __init__(self, baseline: Mapping[SeriesKey, Value]) -> None:
-        self.baseline = baseline
+    def __init__(self, baseline: Iterable[Sample]) -> None:
+        """`baseline`: its samples at the first look, if it is older than the keeper."""
+        found = list(baseline)
+        self.baseline = {(one.name, one.labels): one.value for one in found if is_counted(one)}
+        self.baseline_line = find_line(found) or 0
         self.counted: list[Sample] = []
+        self.lines: list[Sample] = []
 
     def take(self, samples: Iterable[Sample]) -> None:
         """Take the present counters."""
-        self.counted = [
-            one._replace(value=subtract(one.value, self.baseline.get((one.name, one.labels))))
-            for one in samples
-            if is_counted(one)
-        ]
+        self.counted, self.lines = [], []
+        for one in samples:
+            if is_counted(one):
+                since = subtract(one.value, self.baseline.get((one.name, one.labels)))
+                self.counted.append(one._replace(value=since))
+            elif one.name == COUNTERS_LINE:
+                self.lines.append(one)
+            elif one.name == BASELINE_LINE:
+                self.lines.append(one._replace(value=self.baseline_line))
 
 
 def is_counted(sample: Sample) -> bool:
     """Whether a sample adds up over the life of a process, and each process has its own."""
     metric = CATALOG.get(sample.name)
     return metric is not None and metric.kind != "gauge" and metric.rule == "sum"
+
+
+def find_line(samples: Iterable[Sample]) -> Value | None:
+    """The number of the line that has these counters, 0: none; None: there is no access log."""
+    return next((one.value for one in samples if one.name == COUNTERS_LINE), None)
+
+
+def is_of_now(sample: Sample) -> bool:
+    """Whether a sample says nothing of a process that has ended."""
+    return not is_counted(sample) and sample.name not in (COUNTERS_LINE, BASELINE_LINE)
 
 
 class Group:
@@ -188,21 +209,23 @@ class Group:
                 self.refused += 1
                 continue
             self._take(found, is_older=found.age_s > age_s + START_S)
-            gauges.append([one for one in found.samples if not is_counted(one)])
+            gauges.append([one for one in found.samples if is_of_now(one)])
         self._forget_old()
-        counted = [one.counted for one in self._workers.values()]
+        counted = [[*one.counted, *one.lines] for one in self._workers.values()]
         return merge_samples(keeper, [*gauges, *counted, self._ended])
 
     def _take(self, found: PackedSamples, is_older: bool) -> None:
         boot = next((one.labels[0] for one in found.samples if one.name == _BOOT), "")
         worker = self._workers.pop(boot, None)
         if worker is None:
-            counted = (one for one in found.samples if is_counted(one) and is_older)
-            worker = _Worker({(one.name, one.labels): one.value for one in counted})
+            if is_older and find_line(found.samples) == 0:
+                return  # later, when a line says what is left out
+            worker = _Worker(found.samples if is_older else ())
         worker.take(found.samples)
         self._workers[boot] = worker  # the last seen are the last
 
     def _forget_old(self) -> None:
         while len(self._workers) > REMEMBERED:
             oldest = self._workers.pop(next(iter(self._workers)))
-            self._ended = merge_samples(self._ended, [oldest.counted])
+            forgotten = Sample(COUNTERS_LINE, ("",), 0)  # no line has the counters of all
+            self._ended = merge_samples([forgotten], [self._ended, oldest.counted])

@@ -27,18 +27,14 @@ from typing import TYPE_CHECKING
 from blockcache.arena_file import ArenaError
 from metrics.access_log import AccessLog, ListenerAddress
 from metrics.collector import Exposition
-from metrics.merge import Group, pack_samples
-from metrics.process_usage import read_usage
-from proxy.admin.access import METRICS, AdminAccess
+from proxy.accept_turns import AcceptTurns
+from proxy.admin.access import AdminAccess
 from proxy.admin.http import (
-    PROMETHEUS_TEXT,
     AdminServer,
     HttpResponse,
     build_routes,
     json_answer,
 )
-from proxy.admin.live_state import read_state
-from proxy.admin.live_view import build_view
 from proxy.admin.samples import collect
 from proxy.admin.switch_routes import SwitchAccess
 from proxy.broker import Broker
@@ -46,6 +42,7 @@ from proxy.build_info import find_version
 from proxy.config.load import Loaded
 from proxy.config.share import share_config
 from proxy.dispatch import Dispatch
+from proxy.group import GroupAnswers
 from proxy.identity.sign_in_check import SignInCheck, SignInPlace
 from proxy.janitor import Janitor
 from proxy.keeper.broker import KeeperBroker
@@ -71,7 +68,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from blockcache.cache import BlockCache
-    from metrics.collector import Sample
     from proxy.admin.log_queue import LogQueue
     from proxy.config.model import Config
     from proxy.keeper.keeper_link import KeeperLink
@@ -130,17 +126,15 @@ class Forebay:
         self.own_log = own_log
         self.figures = Figures() if figures is None else figures
         self.boot = secrets.token_hex(8)
-        self._began = time.monotonic()
-        self._group = Group()
-        self._process = f"worker-{number}" if role is Role.WORKER else role.value
+        self.group = GroupAnswers(self, f"worker-{number}" if role is Role.WORKER else role.value)
         self.prefaulting: asyncio.Task[None] | None = None
         cache = open_cache(config, None) if cache is None else cache
-        access_log = open_access_log(config, self.boot)
         self.role = role
+        access_log = open_access_log(config, self.boot, role)
         self.broker, self.keeper, self.keeper_link = self._build_broker(
             config, cache, access_log, version, number, keeper
         )
-        dispatch = partial(Dispatch, has_pipeline=has_pipeline and role is not Role.WORKER)
+        dispatch = partial(Dispatch, has_pipeline=has_pipeline)
         self.listeners = [
             Listener(self.broker, entry, dispatch)
             for entry in config.listeners
@@ -151,6 +145,11 @@ class Forebay:
             for entry in config.listeners
             if entry.pass_through
         ]
+        self.turns = AcceptTurns(
+            self.figures, number, lambda: self.broker.handshakes.open_connections
+        )
+        if role is Role.WORKER:
+            self.broker.handshakes.give_way = self.turns.find_wait_s
         self.own_connections = OwnConnections(self.broker, choose_own(self.listeners))
         self.broker.own_connections = self.own_connections
         self.sign_in_check = SignInCheck(self.broker, list_sign_in_places(self.listeners))
@@ -174,6 +173,8 @@ class Forebay:
         each_tick.append(self.switcher.tick)
         if isinstance(self.broker, KeeperBroker):
             each_tick.append(self.broker.tick)
+        if role is Role.WORKER:
+            each_tick.append(self.turns.show)
         self.janitor = Janitor(self.broker, self.listeners, timed, each_tick)
         exposition = Exposition(lambda: collect(self))
         routes = build_routes(
@@ -183,9 +184,7 @@ class Forebay:
             lambda: dataclasses.asdict(cache.statistics()),
             lambda: dataclasses.asdict(self.broker.disk_throttle.statistics()),
             self.broker.scheduler.report,
-        ) | build_view(lambda: read_state(self))
-        if self.keeper is not None:
-            routes[METRICS] = partial(self._answer_metrics, self.keeper)
+        ) | self.group.build_routes(self.keeper)
         limits = config.admin
         self.admin_access = AdminAccess(limits)
         switched = SwitchAccess(
@@ -222,28 +221,13 @@ class Forebay:
                 read_clock_s,
                 keeper,
                 number,
-                self.pack_samples,
+                self.group.answer_keeper,
             )
             return seen, None, seen.link
         if keeper is not None:
             shown = KeeperBroker(config, cache, access_log, version, read_clock_s)
-            return shown, KeeperServer(shown, keeper), None
+            return shown, KeeperServer(shown, keeper, self.boot), None
         return Broker(config, cache, access_log, version, read_clock_s), None, None
-
-    def pack_samples(self) -> bytes:
-        """What this process counts, for the keeper."""
-        return pack_samples(self._collect(), time.monotonic() - self._began)
-
-    def _collect(self) -> list[Sample]:
-        """The samples of this process of several."""
-        return [*collect(self), *read_usage(self._process)]
-
-    async def _answer_metrics(self, keeper: KeeperServer) -> HttpResponse:
-        """The counts of this process and of all workers."""
-        packed = await keeper.scrape()
-        age_s = time.monotonic() - self._began
-        exposition = Exposition(lambda: self._group.merge(self._collect(), age_s, packed))
-        return HttpResponse(exposition.render(), PROMETHEUS_TEXT)
 
     @property
     def config(self) -> Config:
@@ -327,6 +311,7 @@ class Forebay:
         self.reloader.stop()
         if self.prefaulting is not None:
             self.prefaulting.cancel()
+        self.turns.leave()
         for listener in self._all_listeners:
             listener.stop()
         with contextlib.suppress(TimeoutError):

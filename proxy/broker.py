@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from protocol.framing import SMALL_BYTES
 from proxy.accounting.age_clock import AgeClock
@@ -35,6 +35,7 @@ from proxy.net.byte_budget import ByteBudget
 from proxy.net.host_limits import HostLimits
 from proxy.net.tls_handshakes import Handshakes
 from proxy.partitions.partition_row import RUN_ROWS
+from proxy.partitions.store import admit_response
 from proxy.partitions.table import Partitions
 from proxy.partitions.topics import Topics
 from proxy.produce.routes import PipelineCounts
@@ -52,11 +53,9 @@ if TYPE_CHECKING:
 
     from blockcache.cache import BlockCache
     from metrics.access_log import AccessLog
-    from protocol.primitives import Frame
     from proxy.config.model import Config, Limits, ListenerConfig
     from proxy.net.client_connection import AnyLink
     from proxy.net.own_connections import OwnConnections
-    from proxy.partitions.forwarded import ForwardedBatches
     from proxy.partitions.table import Partition
     from proxy.partitions.topics import Topic
 
@@ -171,17 +170,13 @@ class Broker:
         self.config = config
         self.modes = CacheModes(config, trial, share)
 
-    def tell_keeper(
-        self,
-        frame: Frame,
-        version: int,
-        forwarded: ForwardedBatches,
-        answer: Frame,
-        produced: tuple[Any, int],
-        now: float,
-    ) -> None:
-        """Have the keeper store what the response `answer` acknowledges of a Produce of this `version`."""
-        raise NotImplementedError("this process stores them itself")
+    admit_produced = admit_response
+
+    def hear(self) -> None:
+        """Note of which partitions other processes saw records acknowledged: there are none."""
+
+    def catch_up(self) -> None:
+        """Store what other processes have told of: there are none."""
 
     def confirms(self, partitions: Iterable[Partition | None]) -> bool:
         """Whether what was found of these partitions in the arena may be served."""

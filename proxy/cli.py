@@ -30,6 +30,7 @@ from proxy.config.load import Loaded, Setting, describe, load
 from proxy.config.memory import find_memory
 from proxy.config.yaml_file import ConfigError
 from proxy.supervisor.handover import NoHandover, read_handover
+from proxy.supervisor.launch import SPARE, wait_for_handover
 
 if TYPE_CHECKING:
     import argparse
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from proxy.admin.log_queue import LogQueue
     from proxy.config.keys import KeyPath
     from proxy.config.model import Config
+    from proxy.supervisor.handover import Handover
 
 _logger = logging.getLogger(__name__)
 OK, FAILED, USAGE = 0, 1, 2
@@ -226,25 +228,43 @@ def run_serve(options: argparse.Namespace) -> int:
 
 
 def run_worker(arguments: Sequence[str]) -> int:
-    """`forebay worker DESCRIPTOR`: carry clients' bytes, as the supervisor's child. In no list of
-    commands, since the supervisor alone starts workers. Returns the exit code.
+    """`forebay worker DESCRIPTOR`, `forebay worker --spare DESCRIPTOR`: carry clients' bytes, as the supervisor's
+    child. In no list of commands, since the supervisor alone starts workers. Returns the exit code.
     """
-    given = arguments[0] if len(arguments) == 1 else ""
     try:
-        handover = read_handover(int(given) if given.isdecimal() else -1)
+        handover = _take_handover(arguments)
     except NoHandover as refusal:
         print(f"forebay worker: {refusal}; start `forebay serve` instead", file=sys.stderr)
         return USAGE
+    if handover is None:
+        return OK
 
     def read() -> Loaded:
         return build_reader(build_parser().parse_args(handover.arguments))()
 
     with contextlib.closing(_open_log(handover.config)) as own_log:
-        app = importlib.import_module("proxy.app")
-        uvloop = importlib.import_module("uvloop")
+        app, uvloop = _import_app()
         collect_garbage()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return _guard(lambda: runner.run(app.serve(handover, own_log, read)))
+
+
+def _take_handover(arguments: Sequence[str]) -> Handover | None:
+    """What the supervisor gives, at the start or to a spare process when it is needed; None: it never is. Raises
+    NoHandover.
+    """
+    match arguments:
+        case [given] if given.isdecimal():
+            return read_handover(int(given))
+        case [flag, given] if flag == SPARE and given.isdecimal():
+            _import_app()
+            return wait_for_handover(int(given))
+    return read_handover(-1)
+
+
+def _import_app() -> tuple[Any, Any]:
+    """`proxy.app` and `uvloop`."""
+    return importlib.import_module("proxy.app"), importlib.import_module("uvloop")
 
 
 def collect_garbage() -> None:

@@ -51,8 +51,8 @@ async def prefault(cache: BlockCache) -> None:
         await asyncio.to_thread(cache.prefault, at, PREFAULT_STEP_BYTES)
 
 
-def open_access_log(config: Config, boot: str) -> AccessLog | None:
-    """The access log; None if `accessLog.directory` is unset."""
+def open_access_log(config: Config, boot: str, role: Role = Role.ALONE) -> AccessLog | None:
+    """The access log of a process; None if `accessLog.directory` is unset."""
     wanted = config.access_log
     if wanted.directory is None:
         return None
@@ -66,6 +66,7 @@ def open_access_log(config: Config, boot: str) -> AccessLog | None:
         Path(wanted.directory),
         boot,
         now_ms=lambda: time.time_ns() // 1_000_000,
+        keeper="" if role is Role.WORKER else None,
         cache_size_bytes=config.cache.size_bytes,
         limits=limits,
         on_state=partial(tell_access_log, wanted.directory),

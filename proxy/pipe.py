@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import socket
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from proxy.sockets import end_vanished
 
@@ -24,6 +24,11 @@ CHUNK_BYTES = 32 * 1024
 QUIET_S = 0.25
 """Silence of the broker after which a pipe that drains takes all requests for answered; also how long a client may
 take to close its side then.
+"""
+
+ATTEMPT_S = 2.0
+"""Wait for one address of the broker's name: longer than the kernel's first repetition (1 s). A new pod has another
+address, and a packet to the address of the former one gets no answer.
 """
 
 
@@ -134,21 +139,30 @@ class Pipe:
 
 
 async def connect(address: Address, timeout_s: float) -> socket.socket:
-    """A socket connected to the broker at `address`, which does not block. Raises OSError, TimeoutError included."""
+    """A socket connected to the broker at `address`, which does not block. An address that is silent for ATTEMPT_S is
+    given up and the name resolved again. Raises OSError, TimeoutError included.
+    """
     loop = asyncio.get_running_loop()
-    failure = OSError(f"{address.host} has no address")
     async with asyncio.timeout(timeout_s):
-        found = await loop.getaddrinfo(*address, type=socket.SOCK_STREAM)
-        for family, _, _, _, place in found:
-            one = socket.socket(family, socket.SOCK_STREAM)
-            one.setblocking(False)
-            try:
-                await loop.sock_connect(one, place)
-            except BaseException as error:
-                one.close()
-                if not isinstance(error, OSError):
-                    raise
-                failure = error
-            else:
-                return one
-    raise failure
+        while True:
+            failure = OSError(f"{address.host} has no address")
+            for family, _, _, _, place in await loop.getaddrinfo(*address, type=socket.SOCK_STREAM):
+                try:
+                    return await _connect_at(family, place)
+                except OSError as error:
+                    failure = error
+            if not isinstance(failure, TimeoutError):
+                raise failure
+
+
+async def _connect_at(family: int, place: Any) -> socket.socket:
+    """A socket connected to one of a name's addresses. Raises OSError; TimeoutError: nobody answers there."""
+    one = socket.socket(family, socket.SOCK_STREAM)
+    one.setblocking(False)
+    try:
+        async with asyncio.timeout(ATTEMPT_S):
+            await asyncio.get_running_loop().sock_connect(one, place)
+    except BaseException:
+        one.close()
+        raise
+    return one

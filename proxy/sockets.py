@@ -150,16 +150,40 @@ def end_vanished(one: socket.socket, timeout_s: float) -> None:
     one.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(timeout_s * 1000))
 
 
-async def accept_clients(listening: socket.socket, take: Callable[[socket.socket], None]) -> None:
+async def accept_clients(
+    listening: socket.socket,
+    take: Callable[[socket.socket], None],
+    give_way: Callable[[], float] | None = None,
+) -> None:
     """Call `take` with each client of a listening socket that does not block, until cancelled. A failed
-    accept is logged, and followed by a pause of PAUSE_S.
+    accept is logged, and followed by a pause of PAUSE_S. `give_way`: asked while a client waits, for how many seconds
+    another process may take it first; None: there is no other.
     """
     loop = asyncio.get_running_loop()
     while True:
         try:
-            client, _ = await loop.sock_accept(listening)
+            if give_way is not None:
+                await until_readable(listening)
+                if wait_s := give_way():
+                    await asyncio.sleep(wait_s)
+                client, _ = listening.accept()
+                client.setblocking(False)
+            else:
+                client, _ = await loop.sock_accept(listening)
+        except BlockingIOError:
+            continue  # another process has it
         except OSError as error:
             log.error("cannot accept a client: %s", error)
             await asyncio.sleep(PAUSE_S)
             continue
         take(client)
+
+
+async def until_readable(one: socket.socket) -> None:
+    """Return once there is something to read, or to accept."""
+    loop, readable = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(one, readable.set)
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(one)

@@ -77,8 +77,10 @@ def read_kernel() -> str:
 class Takeover:
     """Decides once about what was left, then keeps the arena's identity up to date."""
 
-    def __init__(self, broker: Broker, on_torn: Callable[[], object]) -> None:
-        """`on_torn` is called where what was left has to go, and other processes still read it."""
+    def __init__(self, broker: Broker, on_torn: Callable[[str, str], object]) -> None:
+        """`on_torn` is called with reason and detail where what was left has to go, and other processes still read
+        it.
+        """
         self._broker = broker
         self._on_torn = on_torn
         self._kernel = read_kernel()
@@ -134,7 +136,7 @@ class Takeover:
         try:
             await asyncio.to_thread(self._broker.cache.clear_left)
         except ArenaTorn:  # workers still send what is in it
-            self._on_torn()
+            self._on_torn(reason, detail)
             return
         self._broker.cache.begin_anew()
         self._tell_dropped(reason, detail)

@@ -68,6 +68,7 @@ class BadRequest(Exception):
         self.status = status
 
 
+ISOLATION = "/isolation"
 Handler = Callable[[], HttpResponse | Awaitable[HttpResponse]]
 Action = Callable[[str], Awaitable[HttpResponse]]
 """What a POST does; it is given the query."""
@@ -119,7 +120,7 @@ def build_routes(
         "/config": lambda: json_answer(config()),
         "/cache": lambda: json_answer(cache()),
         "/throttle": lambda: json_answer(throttle()),
-        "/isolation": lambda: json_answer(isolation()),
+        ISOLATION: lambda: json_answer(isolation()),
     }
 
 

@@ -44,7 +44,7 @@ class ReaderBehind:
 
     `admitted_at`: the clock of admitted bytes at its records, None: they are not in memory. Paces are of the last
     half minute, None while not known: `bytes_pace` in admitted bytes, `time_pace` in seconds of the log, per second.
-    `kept_s`: until its records may be deleted, if it stood still; None: not known, or they are kept for ever.
+    `record_age_s`: since the timestamp of its records; None: it was not read.
     """
 
     reader: Reader
@@ -57,7 +57,7 @@ class ReaderBehind:
     bytes_pace: float | None
     time_pace: float | None
     retention_ms: int | None
-    kept_s: float | None
+    record_age_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,9 @@ class MemoryState:
 
 @dataclass(frozen=True, slots=True)
 class LiveState:
-    """All of it. `window_s`: time that sums of the window cover; `at_s`: seconds since 1970."""
+    """All of it. `window_s`: time that sums of the window cover; `at_s`: seconds since 1970. `workers`: how many have
+    said theirs, of how many; None: this process is the only one.
+    """
 
     at_s: float
     version: str
@@ -115,6 +117,7 @@ class LiveState:
     others: ReadSums
     behind: Sequence[ReaderBehind]
     warnings: Sequence[RecentLine]
+    workers: tuple[int, int] | None = None
 
 
 def read_state(process: Process, at_s: float | None = None) -> LiveState:
@@ -219,11 +222,9 @@ def _describe_standing(
     partition = None if topic is None else broker.partitions.find(topic, index)
     retention_ms = None if topic is None else topic.retention_ms
     bytes_pace, time_pace = find_paces(standing.before, place)
-    behind_s = kept_s = None
+    behind_s = record_age_s = None
     if place.timestamp_ms is not None:
-        behind_s = max(at_s - place.timestamp_ms / 1000, 0.0)
-        if retention_ms is not None and retention_ms >= 0:
-            kept_s = retention_ms / 1000 - behind_s
+        behind_s = record_age_s = max(at_s - place.timestamp_ms / 1000, 0.0)
     elif place.admitted_at is not None:
         behind_s = broker.age_clock.age_s(place.admitted_at, now)
     return ReaderBehind(
@@ -237,7 +238,7 @@ def _describe_standing(
         bytes_pace=bytes_pace,
         time_pace=time_pace,
         retention_ms=retention_ms,
-        kept_s=kept_s,
+        record_age_s=record_age_s,
     )
 
 

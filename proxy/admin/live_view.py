@@ -8,6 +8,7 @@ Owns what is shown of a `LiveState`: ratios, the largest rows, times to go. Must
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import json
@@ -17,11 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from proxy.admin.access import PAGE, TOP
-from proxy.admin.http import HttpResponse
+from proxy.admin.http import Handler, HttpResponse
 from proxy.fetch.readers import ReadSums
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from proxy.admin.live_state import LiveState, ReaderBehind
     from throttle.throttle import DiskStatistics
@@ -36,17 +37,19 @@ _SCRIPT: Final = re.compile("<script>(.*?)</script>", re.DOTALL)
 _HASH: Final = "SCRIPT_HASH"
 
 
-def build_view(read: Callable[[], LiveState]) -> dict[str, Callable[[], HttpResponse]]:
+def build_view(read: Callable[[], Awaitable[LiveState]]) -> dict[str, Handler]:
     """The routes of the view: its document, and the page that shows it."""
     page = HttpResponse(build_page(_PAGE.read_text("utf-8")), "text/html; charset=utf-8")
     kept: list[tuple[float, HttpResponse]] = []
+    reading = asyncio.Lock()
 
-    def answer() -> HttpResponse:
-        now = time.monotonic()
-        if not kept or now - kept[0][0] >= KEPT_S:
-            body = json.dumps(describe(read()), separators=(",", ":")).encode() + b"\n"
-            kept[:] = [(now, HttpResponse(body, "application/json"))]
-        return kept[0][1]
+    async def answer() -> HttpResponse:
+        async with reading:
+            now = time.monotonic()
+            if not kept or now - kept[0][0] >= KEPT_S:
+                body = json.dumps(describe(await read()), separators=(",", ":")).encode() + b"\n"
+                kept[:] = [(now, HttpResponse(body, "application/json"))]
+            return kept[0][1]
 
     return {PAGE: lambda: page, TOP: answer}
 
@@ -74,6 +77,7 @@ def describe(state: LiveState) -> dict[str, Any]:
             "cacheMode": state.cache_mode,
             "ready": state.is_ready,
             "reasons": list(state.reasons),
+            "workers": state.workers and {"answered": state.workers[0], "of": state.workers[1]},
             "node": state.node_id,
             "listeners": [
                 {"name": name, "upstream": upstream, "connections": connections}
@@ -258,15 +262,16 @@ def find_retention_end(one: ReaderBehind) -> dict[str, Any]:
     """
     if one.retention_ms is not None and one.retention_ms < 0:
         return {"state": "forever", "inS": None}
-    if one.kept_s is None:
+    if one.retention_ms is None or one.record_age_s is None:
         return {"state": "unknown", "inS": None}
-    if one.kept_s <= 0:
+    kept_s = one.retention_ms / 1000 - one.record_age_s
+    if kept_s <= 0:
         return {"state": "due", "inS": 0.0}
     if one.time_pace is None:
         return {"state": "unknown", "inS": None}
     closing = 1 - one.time_pace
     return (
-        {"state": "leaves", "inS": one.kept_s / closing}
+        {"state": "leaves", "inS": kept_s / closing}
         if closing > 0
         else {"state": "never", "inS": None}
     )

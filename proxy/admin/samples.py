@@ -149,7 +149,6 @@ def collect(process: Process) -> Iterator[Sample]:
     yield Sample("forebay_boot_info", (process.boot,), 1)
     yield Sample("forebay_event_loop_lag_seconds", (), broker.counters.loop.lag_s)
     yield Sample("forebay_ready", (), int(process.readiness.check()[0]))
-    yield Sample("forebay_fallback", (), 0)
     for (name, *labels), value in process.figures.read():
         yield Sample(name, tuple(labels), value)
     yield from _switches(process)
@@ -178,7 +177,7 @@ def collect(process: Process) -> Iterator[Sample]:
     yield from _apis(broker)
     yield from _traffic(broker)
     yield from _limits(process)
-    yield from _access_log(broker)
+    yield from _access_log(broker, process.boot)
     yield from _own_log(process)
 
 
@@ -257,6 +256,7 @@ def _cache(broker: Broker) -> Iterator[Sample]:
     yield Sample("forebay_cache_index_bytes", (), statistics.index_bytes_used)
     yield Sample("forebay_cache_pinned_bytes", (), statistics.pinned_bytes)
     yield Sample("forebay_cache_limbo_bytes", (), statistics.limbo_bytes)
+    yield Sample("forebay_cache_lock_refusals_total", (), statistics.lock_refusals)
     yield Sample("forebay_cache_lent_bytes", (), statistics.lent_bytes)
     yield Sample("forebay_cache_lent_limit_bytes", (), statistics.lent_limit_bytes)
     yield Sample("forebay_cache_adopted_batches_total", (), statistics.adopted_batches)
@@ -504,7 +504,7 @@ def _limits(process: Process) -> Iterator[Sample]:
         yield Sample("forebay_queue_limit", (queue,), limit)
 
 
-def _access_log(broker: Broker) -> Iterator[Sample]:
+def _access_log(broker: Broker, boot: str) -> Iterator[Sample]:
     if broker.access_log is None:
         return
     statistics = broker.access_log.statistics()
@@ -523,7 +523,8 @@ def _access_log(broker: Broker) -> Iterator[Sample]:
     yield Sample("forebay_access_log_pending_files", (), statistics.pending_files)
     if broker.counter_lines is not None:
         number = broker.counter_lines.note_scrape()
-        yield Sample("forebay_access_log_counters_line", (), number)
+        yield Sample("forebay_access_log_counters_line", (boot,), number)
+        yield Sample("forebay_access_log_baseline_line", (boot,), 0)
 
 
 def _own_log(process: Process) -> Iterator[Sample]:

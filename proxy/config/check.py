@@ -324,7 +324,7 @@ def sum_memory_bytes(config: Config) -> int:
     """Memory of the arena, of requests and responses in flight, and of all processes, at most."""
     limits = config.limits
     in_flight_bytes = limits.request_memory_bytes + limits.response_memory_bytes
-    further = config.workers if config.workers > 1 else 0
+    further = config.workers + 1 if config.workers > 1 else 0  # a keeper, and a spare process
     process_bytes = PROCESS_BYTES + further * FURTHER_PROCESS_BYTES
     return find_arena_bytes(config) + in_flight_bytes + process_bytes
 

@@ -454,7 +454,8 @@ class Limits(Section):
         default=10.0,
         ge=0.1,
         le=300.0,
-        description="Time to connect to the broker, TLS and SASL included.",
+        description="Time to connect to the broker, TLS and SASL included. After 2 s without an "
+        "answer its name is resolved again.",
     )
     upstream_timeout_s: Duration = Field(
         default=10.0,

@@ -33,7 +33,7 @@ OF_A_CONNECTION: Final = {
 }
 """Bounds of one connection, and the bound of all that each is within."""
 SHARED_QUEUES: Final = ("queue_requests", "queue_size_bytes")
-SHARED_SLOTS: Final = ("floor", "initial", "ceiling")
+SHARED_SLOTS: Final = ("floor", "ceiling")
 
 
 def share_config(config: Config, workers: int) -> Config:
@@ -46,11 +46,19 @@ def share_config(config: Config, workers: int) -> Config:
     }
     shared_limits = shared_limits.model_copy(update=of_connections)
     slots: dict[str, Slots] = {
-        name: _share(getattr(isolation, name), SHARED_SLOTS, workers)
+        name: _share_slots(getattr(isolation, name), workers)
         for name in ("data_slots", "control_slots")
     }
     queues = _share(isolation, SHARED_QUEUES, workers).model_copy(update=slots)
     return config.model_copy(update={"limits": shared_limits, "isolation": queues})
+
+
+def _share_slots(slots: Slots, workers: int) -> Slots:
+    """Each begins with the whole `initial`, where its share of the ceiling allows it: that is a guess, which each
+    corrects by what it measures. With a part of it, a busy client of one worker would wait while others are idle.
+    """
+    shared = _share(slots, SHARED_SLOTS, workers)
+    return shared.model_copy(update={"initial": min(slots.initial, shared.ceiling)})
 
 
 def _share(model: M, names: tuple[str, ...], workers: int) -> M:

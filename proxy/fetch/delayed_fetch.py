@@ -149,8 +149,8 @@ class DelayedFetch:
         if link.finishing or is_called_away:  # meanwhile; the Fetch was not in the purgatory yet
             self.leave()
 
-    def wake(self, _partition: Partition) -> None:
-        """Evaluate again, because a partition that this Fetch waits on has changed."""
+    def wake(self, *_partitions: Partition) -> None:
+        """Evaluate again, because partitions that this Fetch waits on have changed."""
         if not self.done:
             self._fenced(self._evaluate, self._now())
 

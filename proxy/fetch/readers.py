@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from proxy.partitions.readable import PartitionOutcome
 
 WINDOW_S: Final = 10.0
-"""A window's length; the view covers the present one and the one before it."""
+"""A window's length; the view covers the present one and the one before it. Windows begin at multiples of it, in all
+processes of a machine, so that their sums can be added; the first one is shorter.
+"""
 RECENT_S: Final = 5
 """A reader is behind if its records entered memory longer ago than this, in seconds, or have an older timestamp."""
 RECENT_MS: Final = 1000 * RECENT_S
@@ -228,7 +230,7 @@ class Readers:
         self._old_ms = self._now_ms() - RECENT_MS
         self._clock.append(totals.admitted_bytes)
         self._recent_from = self._clock[0] if len(self._clock) == RECENT_S else -1
-        if now - self._window.begun_at >= WINDOW_S:
+        if now // WINDOW_S > self._window.begun_at // WINDOW_S:
             self.before, self._window = self._window, Window(now, totals)
             self._forget(now)
 

@@ -116,6 +116,9 @@ class FetchServices(MissServices, AuthorizationServices, Protocol):
     def keeps(self) -> bool:
         """Whether partitions are this process's own. Otherwise `confirms` has to confirm what is found in the arena."""
 
+    def hear(self) -> None:
+        """Note of which partitions other processes saw records acknowledged."""
+
     def confirms(self, partitions: Iterable[Partition | None]) -> bool:
         """Whether what was found of these partitions in the arena may be served."""
 

@@ -16,6 +16,7 @@ from proxy.partitions._rows import ffi
 from proxy.partitions.table import Partition, Partitions
 from proxy.partitions.topics import Topic, Topics
 from proxy.replica_fetcher.fetcher import ReplicaFetcher
+from proxy.replica_fetcher.session_poll import REST_TIMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -43,6 +44,10 @@ class RowTable:
         place = find_place(partition.slot)
         self.partitions[place] = partition
         self.native[place] = partition.row
+
+    def find(self, slot: int) -> Partition:
+        """The one with this slot. Raises KeyError."""
+        return self.partitions[find_place(slot)]
 
     def remove(self, partition: Partition) -> None:
         """Note that it is followed no more."""
@@ -106,7 +111,11 @@ class KeptPartitions(Partitions):
 
 
 class ShowingFetcher(ReplicaFetcher):
-    """A replica fetcher that marks what has changed."""
+    """A replica fetcher that marks what has changed. `rest_times`: workers wake delayed Fetches and answer them, which
+    takes several times as long as what is done here.
+    """
+
+    rest_times = 6 * REST_TIMES
 
     def __init__(self, broker: KeeperBroker) -> None:
         super().__init__(broker)
@@ -161,6 +170,11 @@ class KeeperBroker(Broker):
             open_segment(cache.statistics().partitions_max), self._tell_news
         )
         super().__init__(config, cache, access_log, version, now)
+
+    def catch_up(self) -> None:
+        """As its base: what workers have told."""
+        for link in list(self.links.values()):
+            link.told.catch_up()
 
     def _tell_news(self) -> None:
         for link in list(self.links.values()):

@@ -9,6 +9,7 @@ Owns the connection, and what the worker knows through it. Must not know clients
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import marshal
 import os
@@ -16,20 +17,26 @@ import socket
 from typing import TYPE_CHECKING, Any, Final
 
 from blockcache.arena_file import ArenaError
+from blockcache.errors import ArenaTorn
 from proxy.keeper import messages
-from proxy.keeper.messages import Messages
+from proxy.keeper.messages import HELLO, Messages
 from proxy.keeper.seen import SeenPartition
 from proxy.keeper.segment import OtherLayout, attach_segment
 from proxy.keeper.shown import find_place
-from proxy.partitions._rows import lib
+from proxy.keeper.told import RING_BYTES, Ring
+from proxy.partitions._rows import ffi, lib
 from proxy.partitions.topics import NO_LEADER
+from proxy.partitions.update import wake_waiters
+from proxy.sockets import until_readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from protocol.primitives import Frame
     from proxy.keeper.segment import RowMemory
     from proxy.keeper.worker_broker import WorkerBroker
-    from proxy.partitions.table import Partition, Waiter
+    from proxy.partitions.forwarded import ForwardedBatches
+    from proxy.partitions.table import Partition
 
 UsageByKey = dict[str, tuple[int, int]]
 """Bytes fetched, and bytes in flight, by topic or client."""
@@ -43,31 +50,35 @@ UNCOVERED_S: Final = 0.2
 UNHELD_S: Final = 5.0
 """How long a partition stays held at the keeper after the last Fetch that waited on it, in seconds."""
 HELLO_BYTES: Final = 4096
-HELLO_FDS: Final = 2
+HELLO_FDS: Final = 4
+HEARD: Final = 1024
+"""Places that one call of C writes to PLACES."""
+PLACES: Final = ffi.new("int64_t[]", HEARD)
 
 
 class KeeperLink:
-    """The worker's link. `number`: of the worker. `on_scrape` returns its packed samples."""
+    """The worker's link. `number`: of the worker. `answer` returns what it adds to a path of the admin port."""
 
     def __init__(
         self,
         broker: WorkerBroker,
         address: bytes,
         number: int,
-        on_scrape: Callable[[], bytes],
+        answer: Callable[[str], bytes],
     ) -> None:
         self._broker = broker
         self._address, self._number = address, number
-        self._on_scrape = on_scrape
+        self._answer = answer
         self._messages: Messages | None = None
         self._segment: RowMemory | None = None
+        self._ring: Ring | None = None
+        self._heard: Any = None
         self._task: asyncio.Task[None] | None = None
         self._lost = asyncio.Event()
         self._used_at = broker.now()
         self.attached = 0
         """How often it was attached."""
-        self.missed = 0
-        """Produces that the keeper was not told of, since it is behind or away."""
+        self._missed = 0
         self._actions: dict[int, Callable[..., object]] = {
             messages.TOPIC: self._learn_topic,
             messages.TOPIC_FORGOTTEN: self._forget_topic,
@@ -75,7 +86,7 @@ class KeeperLink:
             messages.FORGOTTEN: self._forgotten,
             messages.NEWS: self._news,
             messages.UNCOVERED: self._uncovered,
-            messages.SCRAPE: self._scrape,
+            messages.SCRAPE: self._view,
             messages.GRANTED: lambda *ticket: broker.asked_throttle.grant(*ticket),
             messages.THROTTLED: self._throttled,
             messages.USAGE: self._learn_usage,
@@ -85,12 +96,18 @@ class KeeperLink:
     @property
     def unsent_limit_bytes(self) -> int:
         """The bound of `unsent_bytes`."""
-        return messages.UNSENT_BYTES
+        return messages.UNSENT_BYTES + RING_BYTES
 
     @property
     def unsent_bytes(self) -> int:
         """Bytes that the keeper has not taken."""
-        return 0 if self._messages is None else self._messages.unsent_bytes
+        told_bytes = 0 if self._ring is None else self._ring.untaken_bytes
+        return told_bytes + (0 if self._messages is None else self._messages.unsent_bytes)
+
+    @property
+    def missed(self) -> int:
+        """Produces that the keeper was not told of, since it is behind or away."""
+        return self._missed + (0 if self._ring is None else self._ring.missed)
 
     @property
     def is_attached(self) -> bool:
@@ -116,37 +133,45 @@ class KeeperLink:
             try:
                 await self._attach()
                 await self._lost.wait()
-            except (OSError, OtherLayout, ArenaError, EOFError) as error:
+            except (OSError, OtherLayout, ArenaError, ArenaTorn, EOFError) as error:
                 log.debug("the keeper is not there: %s", error)
             await asyncio.sleep(RETRY_S)
 
     async def _attach(self) -> None:
-        """Raises OSError, EOFError, OtherLayout and ArenaError."""
+        """Raises OSError, EOFError, OtherLayout, ArenaError and ArenaTorn."""
         loop = asyncio.get_running_loop()
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         sock.setblocking(False)
         fds: list[int] = []
+        segment: RowMemory | None = None
         try:
             await loop.sock_connect(sock, self._address)
             await loop.sock_sendall(sock, marshal.dumps((self._number, os.getpid())))
-            await _until_readable(loop, sock)
-            _, fds, _, _ = socket.recv_fds(sock, HELLO_BYTES, HELLO_FDS)
+            await until_readable(sock)
+            hello, fds, _, _ = socket.recv_fds(sock, HELLO_BYTES, HELLO_FDS)
             if len(fds) != HELLO_FDS:
                 raise EOFError("it has closed the connection")
-            rows_fd, arena_fd = fds
-            fds = []
+            rows_fd, arena_fd, ring_fd, wake_fd = fds
+            fds = [ring_fd, wake_fd]
             segment = attach_segment(rows_fd)
-            self._broker.attach_cache(arena_fd, self._number)
+            boot = hello.removeprefix(HELLO).decode("ascii", "replace")
+            self._broker.attach_cache(arena_fd, self._number, boot)
+            fds = []
+            ring = Ring(ring_fd, wake_fd, segment.leases)
         except BaseException:
             for fd in fds:
                 os.close(fd)
+            if segment is not None:
+                segment.close()
             sock.close()
             raise
-        self._segment = segment
+        self._segment, self._ring = segment, ring
+        self._heard = segment.open_heard(self._number)
         link = Messages(self._take, self._end)
         self._lost.clear()
         self._messages = link
         await loop.create_unix_connection(lambda: link, sock=sock)
+        gc.collect()  # what connections knew of former keepers' memory dies in cycles, and it stays mapped until then
         self.attached += 1
         log.info("attached to the keeper")
 
@@ -156,7 +181,11 @@ class KeeperLink:
         self._messages = None
         if self._segment is not None:
             self._segment.close()
-            self._segment = None
+            self._segment = self._heard = None
+        if self._ring is not None:
+            self._missed += self._ring.missed
+            self._ring.close()
+            self._ring = None
         self._lost.set()
         log.warning("the keeper is lost: requests go to the broker until there is another one")
         self._broker.lose_keeper()
@@ -164,6 +193,28 @@ class KeeperLink:
     def send(self, *message: Any) -> bool:
         """Send a message. False where there is no keeper, or it is behind."""
         return self._messages is not None and self._messages.send(*message)
+
+    def show_acknowledged(self, forwarded: Any, count: int) -> None:
+        """Show all workers which of these batches (`pt_forwarded *`) the broker has acknowledged."""
+        if self._heard is not None:
+            lib.pt_show_acknowledged(forwarded, count, self._heard)
+
+    def hear(self) -> list[SeenPartition]:
+        """The partitions with records that other workers saw acknowledged since the last call."""
+        if self._heard is None:
+            return []
+        found: list[SeenPartition] = []
+        by_place = self._broker.partitions.by_place
+        while count := lib.pt_hear(self._heard, PLACES, HEARD):
+            found += filter(None, map(by_place.get, PLACES[0:count]))
+        return found
+
+    def tell_produced(self, forwarded: ForwardedBatches, frame: Frame) -> None:
+        """Tell of the batches of the request `frame` that the broker has acknowledged."""
+        if self._ring is None:
+            self._missed += 1
+        else:
+            self._ring.tell(forwarded, frame)
 
     # -- what the keeper says ----------------------------------------------------------------------
 
@@ -194,35 +245,25 @@ class KeeperLink:
         broker.routes.clear()
 
     def _forgotten(self, slot: int) -> None:
-        partition = self._broker.partitions.by_slot.get(slot)
+        partition = self._broker.partitions.find_slot(slot)
         if partition is not None:
             self._broker.routes.clear()
             self._broker.partitions.drop(partition.topic, partition.index)
 
-    def _news(self, changed: list[int], acknowledged: list[int]) -> None:
-        by_slot, broker = self._broker.partitions.by_slot, self._broker
-        for slot in acknowledged:
-            partition = by_slot.get(slot)
-            if partition is not None:
-                for waiter in list(partition.parked):
-                    waiter.note_acknowledged(partition)
-        wakeups: dict[Waiter, Partition] = {}
-        for slot in changed:
-            partition = by_slot.get(slot)
-            if partition is not None:
-                wakeups.update(dict.fromkeys(partition.parked, partition))
-        broker.wake_all(wakeups)
+    def _news(self, changed: list[int]) -> None:
+        found = map(self._broker.partitions.find_slot, changed)
+        wake_waiters(self._broker, filter(None, found))
 
     def _uncovered(self, slot: int) -> None:
-        partition = self._broker.partitions.by_slot.get(slot)
+        partition = self._broker.partitions.find_slot(slot)
         if partition is not None:
             partition.open_polls = 0
             partition.is_held = False
             partition.uncovered_until = self._broker.now() + UNCOVERED_S
             partition.wake_parked()
 
-    def _scrape(self, number: int) -> None:
-        self.send(messages.SAMPLES, number, self._on_scrape())
+    def _view(self, number: int, path: str) -> None:
+        self.send(messages.SAMPLES, number, self._answer(path))
 
     def _throttled(self, is_active: bool) -> None:
         self._broker.asked_throttle.is_active = is_active
@@ -249,7 +290,7 @@ class KeeperLink:
             return
         last, self._used_at = self._used_at, now
         used = []
-        for partition in self._broker.partitions.by_slot.values():
+        for partition in self._broker.partitions.by_place.values():
             if partition.wanted_at >= last:
                 used.append(partition.slot)
             elif (
@@ -356,21 +397,6 @@ class AskedTopics:
 
     def pump(self) -> None:
         """Nothing is sent from here."""
-
-
-async def _until_readable(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:
-    readable = asyncio.Event()
-    loop.add_reader(sock, readable.set)
-    try:
-        await readable.wait()
-    finally:
-        loop.remove_reader(sock)
-
-
-def list_slots(partitions: Iterable[Partition | None], numbers: Iterable[int]) -> list[int]:
-    """The slots of the partitions with these numbers; -1: it has none."""
-    found = list(partitions)
-    return [-1 if (one := found[number]) is None else one.slot for number in numbers]
 
 
 def is_current(partitions: Iterable[Partition | None]) -> bool:

@@ -34,19 +34,17 @@ DOUBT: Final = 7
 """(slot): the broker contradicts what is known of it."""
 PRODUCED: Final = 8
 """(slot): records were sent that nobody acknowledges."""
-ADMIT: Final = 9
-"""(version, request, response, batches, their slots): an acknowledged Produce."""
-MISMATCH: Final = 10
+MISMATCH: Final = 9
 """(slots, slot): bytes of the last one are not the broker's."""
-SAMPLES: Final = 11
-"""(number of the question, packed samples): for /metrics."""
-DELAY: Final = 12
+SAMPLES: Final = 10
+"""(number of the question, what it adds to the path)"""
+DELAY: Final = 11
 """(ticket, connection, client id, slot, offset, bytes): a miss of history that may wait for its disk."""
-DONE: Final = 13
+DONE: Final = 12
 """(ticket, bytes): it is answered."""
-DROP: Final = 14
+DROP: Final = 13
 """(ticket): nobody needs it."""
-USAGE: Final = 15
+USAGE: Final = 14
 """(of topics, of clients): what was used of the quotas. From the keeper with the worker's number before."""
 # from the keeper
 TOPIC: Final = 21
@@ -58,11 +56,11 @@ FOLLOWED: Final = 23
 FORGOTTEN: Final = 24
 """(slot)"""
 NEWS: Final = 25
-"""(slots that have changed, slots with acknowledged records that are not visible yet)"""
+"""(slots that have changed)"""
 UNCOVERED: Final = 26
 """(slot): nobody can ask about it."""
 SCRAPE: Final = 27
-"""(number of the question)"""
+"""(number of the question, path of the admin port)"""
 GRANTED: Final = 28
 """(ticket, whether it had waited too long)"""
 THROTTLED: Final = 29
@@ -73,7 +71,9 @@ WORKER_ENDED: Final = 30
 LENGTH = Struct("=I")
 LARGEST_BYTES: Final = 256 << 20
 UNSENT_BYTES: Final = 64 << 20
-"""Bytes that may be unsent; a worker's Produces beyond it are not stored from Produce."""
+"""Bytes that may be unsent."""
+HELLO: Final = b"forebay"
+"""The keeper's first bytes to a worker, before all messages; its boot id follows."""
 
 
 class Messages(asyncio.Protocol):

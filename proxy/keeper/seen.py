@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from proxy.keeper.shown import find_place
 from proxy.partitions._rows import ffi, lib
 from proxy.partitions.back_off import BackOff
 from proxy.partitions.leader_state import LeaderState
@@ -161,13 +162,13 @@ class SeenPartition(Partition):
 class SeenPartitions(Partitions):
     """The table of a worker. `ask` is called for a partition that is not known, at most once until it is answered."""
 
-    __slots__ = ("_ask", "_asked", "by_slot")
+    __slots__ = ("_ask", "_asked", "by_place")
 
     def __init__(self, cache: BlockCache, limit: int, ask: Callable[[bytes, int], bool]) -> None:
         super().__init__(cache, limit, 0)
         self._ask = ask
         self._asked: dict[tuple[bytes, int], None] = {}
-        self.by_slot: dict[int, SeenPartition] = {}
+        self.by_place: dict[int, SeenPartition] = {}
 
     def set_limit(self, limit: int) -> None:
         """Take another limit; the arena's is the keeper's affair."""
@@ -195,13 +196,19 @@ class SeenPartitions(Partitions):
         self.drop(partition.topic, partition.index)
         self._by_key[partition.topic.id, partition.index] = partition
         self._count(partition.topic, 1)
-        self.by_slot[partition.slot] = partition
+        self.by_place[find_place(partition.slot)] = partition
+
+    def find_slot(self, slot: int) -> SeenPartition | None:
+        """The partition with this slot, not another one of its place."""
+        partition = self.by_place.get(find_place(slot))
+        return partition if partition is not None and partition.slot == slot else None
 
     def drop(self, topic: Topic, index: int) -> None:
         """Forget a partition, and wake what waits on it."""
         partition = self._by_key.pop((topic.id, index), None)
         if isinstance(partition, SeenPartition):
-            self.by_slot.pop(partition.slot, None)
+            if self.by_place.get(place := find_place(partition.slot)) is partition:
+                del self.by_place[place]
             self._count(topic, -1)
             partition.open_polls = 0
             partition.wake_parked()

@@ -2,8 +2,8 @@
 the leases that partitions share.
 
 Owns the layout, and the mapping. Must not know what a row means (partitions/native/rows.h). Invariants:
-one process writes, those that attach read, but for the word of a row that all raise; a reader of another
-layout attaches to nothing.
+one process writes, those that attach read, but for the word of a row that all raise and the bits by which they tell
+each other; a reader of another layout attaches to nothing.
 """
 
 from __future__ import annotations
@@ -13,11 +13,15 @@ import os
 from struct import Struct
 from typing import Any, Final
 
+from blockcache.arena_file import HOLDERS
 from proxy.partitions._rows import ffi
 
 HEAD = Struct("=8sQQQ")
-MAGIC: Final = b"forebay1"
+MAGIC: Final = b"forebay2"
 HEAD_BYTES: Final = 4096
+LISTENING_AT: Final = 64
+"""Where the word with the bits of those that hear lies (`pt_heard`)."""
+WORD_BYTES: Final = 8
 LEASES: Final = 4096
 """Shared leases at a time: a session of the replica fetcher has one, and each member of an ended one may hold it."""
 SHOWN_BYTES: Final = ffi.sizeof("pt_shown")
@@ -39,12 +43,30 @@ class RowMemory:
         self._keep = ffi.from_buffer(self._mapping, require_writable=True)
         base = ffi.cast("char *", self._keep)
         self.leases = ffi.cast("pt_lease *", base + HEAD_BYTES)
-        self._shown = ffi.cast("pt_shown *", base + HEAD_BYTES + LEASES * LEASE_BYTES)
+        shown_at = HEAD_BYTES + LEASES * LEASE_BYTES
+        self._shown = ffi.cast("pt_shown *", base + shown_at)
+        self._listening = ffi.cast("uint64_t *", base + LISTENING_AT)
+        self._heard = ffi.cast("uint64_t *", base + shown_at + rows * SHOWN_BYTES)
 
     def find(self, place: int) -> Any:
         """The shown row of a place (`pt_shown *`)."""
         assert 0 <= place < self.rows
         return self._shown + place
+
+    def open_heard(self, number: int) -> Any:
+        """What the process of this number hears (`pt_heard *`): where others saw records acknowledged."""
+        words = _count_words(self.rows)
+        native = ffi.new("pt_heard *", (self._heard, self._listening, words, number, self.leases))
+
+        def let_go(_native: Any, _segment: RowMemory = self) -> None:
+            """Nothing: until then the mapping is held."""
+
+        return ffi.gc(native, let_go)
+
+    def listen(self, number: int, hears: bool) -> None:
+        """By the writer: have others tell the process of this number, or not."""
+        bit = 1 << number
+        self._listening[0] = self._listening[0] | bit if hears else self._listening[0] & ~bit
 
     def close(self) -> None:
         """Close the descriptor. The mapping stays for as long as a row of it is held."""
@@ -52,8 +74,13 @@ class RowMemory:
 
 
 def _find_size(rows: int) -> int:
-    size_bytes: int = HEAD_BYTES + LEASES * LEASE_BYTES + rows * SHOWN_BYTES
+    heard_bytes = HOLDERS * (1 + _count_words(rows)) * WORD_BYTES
+    size_bytes: int = HEAD_BYTES + LEASES * LEASE_BYTES + rows * SHOWN_BYTES + heard_bytes
     return size_bytes
+
+
+def _count_words(rows: int) -> int:
+    return -(-rows // 64)
 
 
 def open_segment(rows: int) -> RowMemory:

@@ -18,7 +18,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from blockcache.errors import ArenaTorn
-from proxy.keeper.messages import WORKER_ENDED
+from blockcache.left import TORN
+from proxy.keeper.messages import HELLO, WORKER_ENDED
 from proxy.keeper.worker_link import WorkerLink
 from proxy.sockets import is_of_this_user
 
@@ -29,25 +30,31 @@ log = logging.getLogger("forebay.keeper")
 
 GREETING_BYTES: Final = 64
 GREETING_S: Final = 5.0
-HELLO: Final = b"forebay"
 LOOK_EVERY_S: Final = 0.05
-SCRAPE_S: Final = 2.0
+ANSWER_S: Final = 2.0
+"""How long a view waits for a worker that lives."""
 
 
-def end_torn() -> NoReturn:
-    """End this process: a process has died in the middle of a change of the arena, of which workers still send. The
+def end_torn(reason: str, detail: str) -> NoReturn:
+    """End this process: what an earlier keeper left has to go, for this reason, and workers still send of it. The
     supervisor gives the next keeper other memory after such a signal.
     """
-    log.critical("the arena was left half changed: the next keeper begins with an empty one")
+    log.critical(
+        "ending, since workers still send what an earlier keeper left: the next keeper begins empty",
+        extra={"reason": reason, "detail": detail},
+    )
+    for handler in logging.getLogger().handlers:
+        handler.close()  # its lines leave by a thread
     signal.signal(signal.SIGABRT, signal.SIG_DFL)
     os.abort()
 
 
 class KeeperServer:
-    """The keeper's socket."""
+    """The keeper's socket. `boot`: the process's boot id, which its workers' access logs name."""
 
-    def __init__(self, broker: KeeperBroker, listening: socket.socket) -> None:
+    def __init__(self, broker: KeeperBroker, listening: socket.socket, boot: str) -> None:
         self._broker = broker
+        self._hello = HELLO + boot.encode()
         self._listening = listening
         self._task: asyncio.Task[None] | None = None
         self._greetings: set[asyncio.Task[None]] = set()
@@ -71,7 +78,7 @@ class KeeperServer:
         try:
             cache.share()
         except ArenaTorn:
-            end_torn()
+            end_torn(*TORN)
         while cache.is_pending:  # noqa: ASYNC110
             await asyncio.sleep(LOOK_EVERY_S)
         while True:
@@ -98,14 +105,20 @@ class KeeperServer:
             former = self._broker.links.get(number)
             if former is not None:
                 former.messages.close()
-            fds = self._broker.shown.segment.fd, self._broker.cache.memory_fd
-            socket.send_fds(sock, [HELLO], fds)
+            link = WorkerLink(self._broker, number, self._ended)
+            try:
+                fds = self._broker.shown.segment.fd, self._broker.cache.memory_fd, *link.told.fds
+                socket.send_fds(sock, [self._hello], fds)
+            except OSError:
+                link.told.close()
+                raise
         except (OSError, TimeoutError, EOFError, ValueError, TypeError) as error:
             log.warning("a worker does not say who it is: %s", error)
             sock.close()
             return
-        link = WorkerLink(self._broker, number, self._ended)
+        link.told.start()
         self._broker.links[number] = link
+        self._broker.shown.segment.listen(number, True)
         await loop.create_unix_connection(lambda: link.messages, sock=sock)
         log.info("a worker is attached", extra={"worker": number, "pid": pid})
 
@@ -114,22 +127,23 @@ class KeeperServer:
         """How many workers are attached."""
         return len(self._broker.links)
 
-    async def scrape(self) -> list[bytes]:
-        """What each worker counts, packed; of those that do not answer in time, nothing."""
+    async def ask_workers(self, path: str) -> list[bytes]:
+        """What each worker adds to a path of the admin port; of those that do not answer within ANSWER_S, nothing."""
         loop = asyncio.get_running_loop()
         answers: list[asyncio.Future[bytes]] = []
         for link in list(self._broker.links.values()):
             answer = loop.create_future()
             answers.append(answer)
-            link.scrape(partial(_settle, answer))
+            link.view(path, partial(_settle, answer))
         if answers:
-            await asyncio.wait(answers, timeout=SCRAPE_S)
+            await asyncio.wait(answers, timeout=ANSWER_S)
         return [one.result() for one in answers if one.done() and one.result()]
 
     def _ended(self, link: WorkerLink) -> None:
         """Release what a worker held that is gone, unless another has its number by now."""
         if self._broker.links.get(link.number) is link:
             del self._broker.links[link.number]
+            self._broker.shown.segment.listen(link.number, False)
             self._broker.note_left(link.number)
             log.info("a worker has left", extra={"worker": link.number})
             for other in list(self._broker.links.values()):

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from proxy.keeper.segment import RowMemory
     from proxy.partitions.table import Partition
 
-SLOT_BITS: Final = 24
+PLACE_MASK: Final[int] = lib.PT_PLACE_MASK
 """A slot's lowest bits are its place (blockcache/native/pyfastcache.h, FC_SLOT_BITS)."""
 NONE_ABORTED: Final = ffi.NULL
 
 
 def find_place(slot: int) -> int:
     """The place of a slot: no two open ones have the same."""
-    return slot & ((1 << SLOT_BITS) - 1)
+    return slot & PLACE_MASK
 
 
 class ShownPartitions:
@@ -102,10 +102,6 @@ class ShownPartitions:
     def mark(self, partition: Partition) -> None:
         """Show it in the event loop's next turn."""
         self._marked[partition] = None
-        self.schedule()
-
-    def schedule(self) -> None:
-        """Have `after` called in the event loop's next turn."""
         if not self._is_flushing:
             self._is_flushing = True
             asyncio.get_running_loop().call_soon(self.flush)

@@ -7,7 +7,6 @@ their acknowledgements.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from blockcache.arena_file import ArenaMemory
@@ -16,23 +15,22 @@ from proxy.keeper import messages
 from proxy.keeper.asked_throttle import AskedThrottle
 from proxy.keeper.keeper_link import AskedFetcher, AskedTopics, KeeperLink, is_current
 from proxy.keeper.seen import SeenPartitions
-from proxy.keeper.shown import find_place
 from proxy.partitions import forwarded as batches
-from proxy.partitions._rows import ffi, lib
+from proxy.partitions import store
+from proxy.partitions._rows import ffi
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from blockcache.cache import BlockCache
     from metrics.access_log import AccessLog
     from protocol.primitives import Frame
     from proxy.config.model import Config
     from proxy.partitions.forwarded import ForwardedBatches
-    from proxy.partitions.table import Partition, Waiter
+    from proxy.partitions.table import Partition
     from proxy.partitions.topics import Topic
     from proxy.scheduling.disk_throttle import DiskThrottle
 
-NO_SLOT = -1
 NOWHERE = (ffi.new("pt_store *"), False, 0.0)
 
 
@@ -58,10 +56,10 @@ class WorkerBroker(Broker):
         now: Callable[[], float],
         address: bytes,
         number: int,
-        on_scrape: Callable[[], bytes],
+        answer: Callable[[str], bytes],
     ) -> None:
         self.now = now
-        self.link = KeeperLink(self, address, number, on_scrape)
+        self.link = KeeperLink(self, address, number, answer)
         super().__init__(config, cache, access_log, version, now)
 
     def build_partitions(self, limit: int, _transactions_limit: int) -> Any:
@@ -91,9 +89,11 @@ class WorkerBroker(Broker):
 
     # -- the keeper --------------------------------------------------------------------------------
 
-    def attach_cache(self, arena_fd: int, number: int) -> None:
-        """Read from the keeper's arena from now on; owns its descriptor. Raises ArenaError."""
+    def attach_cache(self, arena_fd: int, number: int, boot: str) -> None:
+        """Read from the arena of the keeper with this boot id from now on; owns its descriptor. Raises ArenaError."""
         self.cache.become(ArenaMemory(arena_fd), number)
+        if self.access_log is not None:
+            self.access_log.learn_keeper(boot)  # the clock that lines have is this arena's
 
     def lose_keeper(self) -> None:
         """The keeper is gone: nothing is known of any partition."""
@@ -103,57 +103,41 @@ class WorkerBroker(Broker):
         self.partitions.drop_all()
         self.asked_throttle.lose_keeper()
 
-    def wake_all(self, wakeups: Mapping[Waiter, Partition]) -> None:
-        """Wake each waiter, with the partition that has changed."""
-        for waiter, partition in wakeups.items():
-            self.attempt(partial(waiter.wake, partition), "waking a fetch")
-
     def confirms(self, partitions: Iterable[Partition | None]) -> bool:
         """Whether what was found of these partitions in the arena may be served."""
         return is_current(partitions)
 
     # -- what a worker does otherwise --------------------------------------------------------------
 
-    def tell_keeper(
+    def admit_produced(
         self,
         frame: Frame,
-        version: int,
         forwarded: ForwardedBatches,
         answer: Frame,
         produced: tuple[Any, int],
         now: float,
+        said: Any = None,
     ) -> None:
         """Show the acknowledged ends to all, and have the keeper store the batches."""
+        del now
         said = batches.admit(forwarded, frame, answer, produced, NOWHERE)
+        if said.acknowledged != produced[1]:  # nearly always equal
+            store.count_errors(self, produced)
         if not said.acknowledged:
             return
         native, count, partitions = forwarded
-        lib.pt_tell_all(native, count)
+        self.link.show_acknowledged(native, count)
         for partition in partitions:
             if partition is not None:
                 for waiter in list(partition.parked):
                     waiter.note_acknowledged(partition)
-        slots = ffi.new("int64_t[]", count)
-        for number in range(count):
-            one = native[number]
-            partition = partitions[one.number]
-            assert partition is not None
-            is_known = self.partitions.by_slot.get(partition.slot) is partition
-            slots[number] = (
-                partition.slot if is_known else NO_SLOT
-            )  # forwarded under another keeper
-            one.row = ffi.cast("pt_row *", find_place(partition.slot))
-            one.verdict = lib.PT_FORWARDED
-        sent = self.link.send(
-            messages.ADMIT,
-            version,
-            frame,
-            answer,
-            bytes(ffi.buffer(native)),
-            bytes(ffi.buffer(slots)),
-        )
-        if not sent:
-            self.link.missed += 1
+        self.link.tell_produced(forwarded, frame)
+
+    def hear(self) -> None:
+        """Note of which partitions other workers saw records acknowledged."""
+        for partition in self.link.hear():
+            for waiter in list(partition.parked):
+                waiter.note_acknowledged(partition)
 
     def invalidate(self, partition: Partition, _from_offset: int, _reason: str) -> None:
         """The keeper asks the broker."""

@@ -4,24 +4,20 @@ Owns the worker's place among the waiters of partitions, and what it must be tol
 clients. Invariants:
 * a row is shown before the worker is told of its news.
 * a worker that is gone waits for nothing.
-* nothing that a worker sends is believed about a partition's state: it asks, and it brings acknowledged Produces, which
-  are judged here.
+* nothing that a worker sends is believed about a partition's state: it asks, and it tells of acknowledged Produces,
+  which are judged here.
 """
 
 from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from protocol.fetch import FetchPartition
-from protocol.produce_rows import scan_produced
 from proxy.keeper import messages
 from proxy.keeper.messages import Messages
-from proxy.keeper.shown import find_place
-from proxy.partitions import store
-from proxy.partitions._rows import ffi, lib
-from proxy.partitions.forwarded import ForwardedBatches
+from proxy.keeper.told import RingReader
 from throttle.tickets import DelayTicket, TicketKey
 
 if TYPE_CHECKING:
@@ -32,9 +28,6 @@ if TYPE_CHECKING:
     from proxy.partitions.topics import Topic
 
 log = logging.getLogger("forebay.keeper")
-
-FORWARDED_BYTES: Final = ffi.sizeof("pt_forwarded")
-SLOT_BYTES: Final = 8
 
 
 class WorkerLink:
@@ -49,9 +42,9 @@ class WorkerLink:
         self._broker = broker
         self._on_end = on_end
         self.messages = Messages(self._take, self._end)
+        self.told = RingReader(broker, self._close_broken)
         self._known: dict[int, Partition] = {}
         self._changed: dict[int, None] = {}
-        self._acknowledged: dict[int, None] = {}
         self._answers: dict[int, Callable[[bytes], object]] = {}
         self._asked = 0
         self._tickets: dict[int, DelayTicket] = {}
@@ -65,7 +58,6 @@ class WorkerLink:
             messages.USED: self._use,
             messages.DOUBT: self._doubt,
             messages.PRODUCED: self._produced,
-            messages.ADMIT: self._admit,
             messages.MISMATCH: self._mismatch,
             messages.SAMPLES: self._answer,
             messages.DELAY: self._delay,
@@ -76,22 +68,20 @@ class WorkerLink:
 
     # -- what it is told ---------------------------------------------------------------------------
 
-    def wake(self, partition: Partition) -> None:
-        """Of a waiter: tell the worker that it has changed, once that is shown."""
-        self._changed[partition.slot] = None
-        self._broker.shown.mark(partition)
+    def wake(self, *partitions: Partition) -> None:
+        """Of a waiter: tell the worker that they have changed, once that is shown."""
+        for partition in partitions:
+            self._changed[partition.slot] = None
+            self._broker.shown.mark(partition)
 
-    def note_acknowledged(self, partition: Partition) -> None:
-        """Of a waiter: tell the worker of records that are not visible yet."""
-        self._acknowledged[partition.slot] = None
-        self._broker.shown.schedule()
+    def note_acknowledged(self, _partition: Partition) -> None:
+        """Of a waiter: workers tell each other (`pt_heard`)."""
 
     def tell_news(self) -> None:
         """Send what has been noted; the rows have been shown."""
-        if self._changed or self._acknowledged:
-            changed, acknowledged = self._changed, self._acknowledged
-            self._changed, self._acknowledged = {}, {}
-            self._send(messages.NEWS, list(changed), list(acknowledged))
+        if self._changed:
+            changed, self._changed = self._changed, {}
+            self._send(messages.NEWS, list(changed))
 
     def tell_topic(self, topic: Topic) -> None:
         """Pair its name with its id, and name its partitions."""
@@ -118,11 +108,11 @@ class WorkerLink:
         if self._known.pop(partition.slot, None) is not None:
             self._send(messages.FORGOTTEN, partition.slot)
 
-    def scrape(self, then: Callable[[bytes], object]) -> None:
-        """Ask for its samples: `then` gets them, or b"" if it ends before."""
+    def view(self, path: str, then: Callable[[bytes], object]) -> None:
+        """Ask for what it adds to a path of the admin port: `then` gets that, or b"" if it ends before."""
         self._asked += 1
         self._answers[self._asked] = then
-        self._send(messages.SCRAPE, self._asked)
+        self._send(messages.SCRAPE, self._asked, path)
 
     def _send(self, *message: Any) -> None:
         if not self.messages.send(*message) and not self.messages.is_over:
@@ -132,6 +122,7 @@ class WorkerLink:
     # -- what it asks for --------------------------------------------------------------------------
 
     def _take(self, message: tuple[Any, ...]) -> None:
+        self.told.catch_up()  # what is asked may be about it
         kind, *fields = message
         action = self._actions.get(kind)
         if action is not None:
@@ -168,6 +159,7 @@ class WorkerLink:
         if may_ask and broker.replica_fetcher.cover(partition, None):
             partition.parked[self] = None
             broker.replica_fetcher.pump()
+            self.wake(partition)  # what has changed since the worker looked, nobody has told it
         else:
             self._send(messages.UNCOVERED, slot)
 
@@ -214,31 +206,6 @@ class WorkerLink:
                 if found is not None:
                     self._broker.invalidate(found, 0, "verify")
 
-    def _admit(
-        self, version: int, frame: bytes, answer: bytes, batches: bytes, slots: bytes
-    ) -> None:
-        """Store what the broker has acknowledged, by the judgement of this process."""
-        broker = self._broker
-        count = len(batches) // FORWARDED_BYTES
-        produced = scan_produced(answer, version)
-        if not produced or len(slots) != count * SLOT_BYTES:
-            return
-        native = ffi.new("pt_forwarded[]", count)
-        ffi.memmove(native, batches, count * FORWARDED_BYTES)
-        rows = broker.partitions.rows
-        left = lib.pt_adopt(
-            native, count, rows.native, ffi.from_buffer("int64_t[]", slots), rows.room
-        )
-        partitions = []
-        for number in range(left):
-            native[number].number = number
-            partitions.append(rows.partitions[find_place(native[number].row.slot)])
-        if left:
-            forwarded = ForwardedBatches(native, left, partitions)
-            store.admit_response(broker, frame, forwarded, answer, produced, broker.now())
-            for partition in partitions:
-                broker.shown.mark(partition)
-
     def _delay(
         self, number: int, connection: int, client_id: str, slot: int, offset: int, size_bytes: int
     ) -> None:
@@ -275,9 +242,16 @@ class WorkerLink:
         if then is not None:
             then(samples)
 
+    def _close_broken(self) -> None:
+        log.error(
+            "closing a worker that has told what cannot be read", extra={"worker": self.number}
+        )
+        self.messages.close()
+
     # -- its end -----------------------------------------------------------------------------------
 
     def _end(self) -> None:
+        self.told.close()
         for partition in self._known.values():
             partition.parked.pop(self, None)
         self._known.clear()

@@ -27,8 +27,10 @@ from typing import TYPE_CHECKING
 from protocol.errors import BadFrame
 from protocol.header import FIXED_START, RESPONSE_TAGS_START, peek_correlation_id
 from protocol.primitives import INT32
+from proxy.config.units import Address
 from proxy.net.framed_transport import FramedTransport, Hooks
 from proxy.net.signed_session import SignedSession, SignInRefused
+from proxy.pipe import connect
 
 if TYPE_CHECKING:
     import ssl
@@ -81,8 +83,9 @@ class Dial:
         loop = asyncio.get_running_loop()
         hostname = self.server_hostname if self.ssl_context else None
         async with asyncio.timeout(self.connect_timeout_s):
+            broker = await connect(Address(self.host, self.port), self.connect_timeout_s)
             transport, _ = await loop.create_connection(
-                build, self.host, self.port, ssl=self.ssl_context, server_hostname=hostname
+                build, sock=broker, ssl=self.ssl_context, server_hostname=hostname
             )
         return transport
 

@@ -137,7 +137,8 @@ class Listener(Generic[Services, Kept]):
         loop = asyncio.get_running_loop()
         for one in sockets:
             one.setblocking(False)
-        if context is None and not self.hosts.is_proxied:
+        is_shared = self.broker.handshakes.give_way is not None
+        if context is None and not self.hosts.is_proxied and not is_shared:
             for one in sockets:
                 self._servers.append(
                     await loop.create_server(self._accept, sock=one, backlog=BACKLOG)
@@ -281,10 +282,7 @@ class Listener(Generic[Services, Kept]):
         `limits.maxConnections`.
         """
         broker = self.broker
-        if (
-            broker.counters.clients.active_connections + len(broker.handshakes)
-            > broker.config.limits.max_connections
-        ):
+        if broker.handshakes.open_connections > broker.config.limits.max_connections:
             link.close("too_many_connections", "closing a client at limits.maxConnections")
             return
         if (self._met or self.hosts.is_active) and not self._admit(link):

@@ -60,6 +60,8 @@ class Handshakes:
     def __init__(self, counts: ClientCounts, max_connections: int) -> None:
         self._counts = counts
         self._under_way: dict[asyncio.Task[None], None] = {}
+        self.give_way: Callable[[], float] | None = None
+        """For how many seconds a client is left to other processes; None: there is no other."""
         self.set_limit(max_connections)
 
     def set_limit(self, max_connections: int) -> None:
@@ -71,9 +73,14 @@ class Handshakes:
         return len(self._under_way)
 
     @property
+    def open_connections(self) -> int:
+        """Of the process, handshakes included."""
+        return self._counts.active_connections + len(self)
+
+    @property
     def is_full(self) -> bool:
-        """Whether `max_connections` are open, handshakes included."""
-        return self._counts.active_connections + len(self) >= self._max_connections
+        """Whether `max_connections` are open."""
+        return self.open_connections >= self._max_connections
 
     def begin(
         self,
@@ -151,8 +158,8 @@ class Handshakes:
 
 
 class TlsServer:
-    """Accepts clients of TLS, or whose connections begin with something else than a frame, on one address.
-    `made` gets the transport of each finished handshake.
+    """Accepts clients on one address: of TLS, or whose connections begin with something else than a frame, or where
+    several processes accept. `made` gets the transport of each finished handshake.
     """
 
     def __init__(
@@ -174,7 +181,10 @@ class TlsServer:
         """Accept from `sockets`, which listen and do not block."""
         loop = asyncio.get_running_loop()
         self._sockets = sockets
-        self._accepting = [loop.create_task(accept_clients(one, self._take)) for one in sockets]
+        give_way = self._handshakes.give_way
+        self._accepting = [
+            loop.create_task(accept_clients(one, self._take, give_way)) for one in sockets
+        ]
 
     def is_serving(self) -> bool:
         """Whether clients can connect."""

@@ -269,6 +269,8 @@ def explain_unreadable(
             asked, partition, ReadState.MISS, plan_absent(cache, partition, offset), -1
         )
     is_at_end = 0 <= limit <= offset <= leader_state.high_watermark
+    if cache.is_withheld and not is_at_end:
+        return PartitionStatus(asked, partition, ReadState.MISS, "locked", -1)
     stored_end = (
         -1 if is_at_end else partition.seen_end(cache.contiguous_end(partition.slot, offset))
     )

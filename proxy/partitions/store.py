@@ -77,19 +77,20 @@ def admit_response(
     answer: Frame,
     produced: tuple[Any, int],
     now: float,
+    said: Any = None,
 ) -> None:
     """Store the batches of the request `frame` that its response acknowledges, of those that were
     `forwarded`. `produced`: the rows of the response `answer`, as `produce_rows.scan_produced` returns
-    them; it arrived at `now` (seconds).
+    them; it arrived at `now` (seconds). `said`: what `admit` has returned, where it was called already (in C).
 
     Batches that may be stored as they were sent are stored by one call. Before any of them
     is judged, those with a log append time are: they may show that the broker changes what it stores.
     """
     storing = broker.cache.appender, broker.stored_runs is not None, now - REFRESH_EPOCH_S
-    said = admit(forwarded, frame, answer, produced, storing)
-    if said.acknowledged != produced[1]:  # nearly always equal
-        for code in list_errors(produced):
-            broker.counters.apis.fail(PRODUCE, code)
+    if said is None:
+        said = admit(forwarded, frame, answer, produced, storing)
+        if said.acknowledged != produced[1]:  # nearly always equal
+            count_errors(broker, produced)
     if said.changed:
         _revoke_changed(list_unplaced(forwarded))
     if said.stamped:
@@ -114,6 +115,12 @@ def admit_response(
         _finish_stored(broker, stored, now)
     for one, row in others:
         admit_singly(broker, one, row, frame, now)
+
+
+def count_errors(broker: PartitionServices, produced: tuple[Any, int]) -> None:
+    """Count the errors of a response, by its rows."""
+    for code in list_errors(produced):
+        broker.counters.apis.fail(PRODUCE, code)
 
 
 def _revoke_changed(acknowledged: Sequence[tuple[Forwarded, ProducedRow]]) -> None:
@@ -162,6 +169,15 @@ def announce(
         for waiter in partition.parked:
             waiter.note_acknowledged(partition)
     broker.replica_fetcher.produced(partition, now)
+
+
+def announce_all(
+    broker: PartitionServices, partition: Partition, first: int, last: int, now: float
+) -> None:
+    """`announce` stored batches with base offsets from `first` to `last`."""
+    announce(broker, partition, first, True, now)
+    if partition.leader_state.high_watermark > first < last:
+        announce(broker, partition, last, True, now)
 
 
 def explain_not_stored(one: Forwarded, base_offset: int) -> str:

@@ -32,8 +32,8 @@ HOLE_PATIENCE_S = 1.0
 class Waiter(Protocol):
     """A delayed request that waits for partitions."""
 
-    def wake(self, partition: Partition) -> None:
-        """Called when `partition` has changed."""
+    def wake(self, *partitions: Partition) -> None:
+        """Called when `partitions` have changed: once for all that change together."""
 
     def note_acknowledged(self, partition: Partition) -> None:
         """Called when records of `partition` were acknowledged that no Fetch has shown yet."""

@@ -108,13 +108,13 @@ def learn_response(
 
 
 def wake_waiters(broker: PartitionServices, partitions: Iterable[Partition]) -> None:
-    """Wake each waiter of these partitions once."""
-    wakeups: dict[Waiter, Partition] = {}
+    """Wake each waiter of these partitions once, with all of them that it waits for."""
+    wakeups: dict[Waiter, list[Partition]] = {}
     for partition in partitions:
-        if partition.parked:
-            wakeups.update(dict.fromkeys(partition.parked, partition))
-    for waiter, partition in wakeups.items():
-        broker.attempt(partial(waiter.wake, partition), "waking a fetch")
+        for waiter in partition.parked:
+            wakeups.setdefault(waiter, []).append(partition)
+    for waiter, changed in wakeups.items():
+        broker.attempt(partial(waiter.wake, *changed), "waking a fetch")
 
 
 def _learn(

@@ -20,7 +20,6 @@ from isolation.tickets import ADMITTED, DONE, Waits
 from protocol import api, produce
 from protocol.errors import BadFrame
 from protocol.produce_rows import scan_produced, scan_response
-from proxy.partitions import store
 from proxy.partitions.forwarded import forward_batches
 from proxy.produce import refusal
 from proxy.relay import relay_whole
@@ -239,11 +238,7 @@ class InFlightProduce:
         # store before a later Fetch is answered, but after the client has its response
         if self.forwarded is not None and (produced := scan_produced(answer, self.head.version)):
             try:
-                if broker.keeps:
-                    store.admit_response(broker, self.frame, self.forwarded, answer, produced, now)
-                else:
-                    version = self.head.version
-                    broker.tell_keeper(self.frame, version, self.forwarded, answer, produced, now)
+                broker.admit_produced(self.frame, self.forwarded, answer, produced, now)
             except Exception:
                 broker.failed("storing from Produce")
         if self.has_new:

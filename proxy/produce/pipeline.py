@@ -21,7 +21,6 @@ from isolation.tickets import Waits
 from protocol import api
 from protocol.errors import BadFrame
 from protocol.produce_rows import ROUTE_START, keep_rows, make_head, make_row
-from proxy.partitions import store
 from proxy.partitions.forwarded import forward_batches
 from proxy.produce._pipeline import ffi, lib
 from proxy.produce.in_flight import ACKS_ALL, NOT_BEGUN, InFlightProduce
@@ -231,7 +230,7 @@ class Pipeline:
         if forwarded is not None and native.produced_count == 1:
             try:
                 produced = native.produced, 1
-                store.admit_response(self._broker, frame, forwarded, answer, produced, now)
+                self._broker.admit_produced(frame, forwarded, answer, produced, now)
             except Exception:
                 self._broker.failed("storing from Produce")
         link.end_pipelined(len(frame), ordinal)

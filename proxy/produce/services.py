@@ -43,16 +43,15 @@ class ProduceServices(RelayServices, PartitionServices, Protocol):
     def keeps(self) -> bool:
         """Whether this process stores what is produced, and not the keeper."""
 
-    def tell_keeper(
+    def admit_produced(
         self,
         frame: Frame,
-        version: int,
         forwarded: ForwardedBatches,
         answer: Frame,
         produced: tuple[Any, int],
         now: float,
     ) -> None:
-        """Have the keeper store what the response `answer` acknowledges of the request `frame`."""
+        """Store what the response `answer` acknowledges of the request `frame`, or have the keeper do it."""
 
     def failed(self, doing: str) -> None:
         """Log and count the error that is being handled."""

@@ -35,6 +35,8 @@ FETCH_MAX_BYTES_DEFAULT = 57_671_680
 """ServerConfigs.FETCH_MAX_BYTES_DEFAULT"""
 EVERY_S = 60.0
 """Seconds between questions: the setting of a running broker may change."""
+RETRY_S = 1.0
+"""Seconds between questions while the broker has not told which node it is."""
 EXPECTED = re.compile(r"expected (\d+)")
 """A hint in the broker's refusal to describe another node. The hint saves questions; correctness
 does not depend on it.
@@ -97,7 +99,7 @@ class Node:
 
     def _answered(self, learn: Callable[[Frame], None], answer: Frame | None) -> None:
         self._in_flight = False
-        self._due_at = self._broker.now() + (EVERY_S if answer is not None else 1.0)
+        self._due_at = self._broker.now() + (EVERY_S if answer is not None else RETRY_S)
         if answer is None:
             return
         try:
@@ -120,6 +122,8 @@ class Node:
                 VERSION, 0, CLIENT_ID, brokers=[node_id], settings=[FETCH_MAX_BYTES, *SETTINGS]
             )
             self._send(frame, partial(self._learn_settings, node_id))
+        elif self.node_id < 0:  # Metadata does not list a broker that its controller has fenced
+            self._due_at = self._broker.now() + RETRY_S
 
     def _learn_settings(self, node_id: int, answer: Frame) -> None:
         (described,) = control.scan_describe_configs_response(answer, VERSION)
@@ -135,7 +139,6 @@ class Node:
         elif described.error_code == ErrorCode.INVALID_REQUEST:
             if node_id == self.node_id:  # another broker now has its address
                 self.node_id = -1
-                self._due_at = float("-inf")
             hint = EXPECTED.search(described.error_message or "")
             if hint is not None and int(hint[1]) in self._candidates:
                 self._candidates = [int(hint[1])]

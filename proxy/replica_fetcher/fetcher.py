@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from proxy.partitions.leader_state import NO_EPOCH, REFRESH_EPOCH_S
 from proxy.partitions.topics import NO_LEADER
 from proxy.replica_fetcher.poll import ClientPolls, JoinPolls, Poll
-from proxy.replica_fetcher.session_poll import LOOK_EVERY_S, SessionPoll
+from proxy.replica_fetcher.session_poll import LOOK_EVERY_S, REST_TIMES, SessionPoll
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -57,10 +57,13 @@ LEASE = attrgetter("leader_state.lease")
 class ReplicaFetcher:
     """Keeps the leader state of partitions up to date."""
 
+    rest_times: float = REST_TIMES
+    """Rest of the standing poll after news, in times of what they took in this process."""
+
     def __init__(self, broker: FetcherServices) -> None:
         self._broker = broker
         self._long_s = broker.config.cache.confirm_every_s / 3
-        self._hot = SessionPoll(broker, "watch", self._long_s)
+        self._hot = SessionPoll(broker, "watch", self._long_s, rest_times=self.rest_times)
         self._idle: list[SessionPoll] = []
         self._join_polls = JoinPolls(broker, JOIN_POLLS, self._long_s)
         self._client_polls = ClientPolls(broker, self._long_s)

@@ -157,6 +157,7 @@ def process_answer(
     broker: FetcherServices, learn: Callable[[], object], polled: Callable[[], object]
 ) -> None:
     """Learn from a response and answer the waiters, then send the next poll, then count."""
+    broker.catch_up()
     broker.accounts.hold()
     broker.wakeups.gather()
     for step in (

@@ -83,6 +83,9 @@ class FetcherServices(PartitionServices, Protocol):
     def replica_fetcher(self) -> Polls:
         """The replica fetcher itself."""
 
+    def catch_up(self) -> None:
+        """Store what was acknowledged to other processes: an answer of the broker may be about it."""
+
     @property
     def topic_lookup(self) -> Questions:
         """Who asks about topics."""

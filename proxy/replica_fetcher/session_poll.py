@@ -18,7 +18,7 @@ changed, a response those with news. Must not know which requests wait. Invarian
   machine the broker holds requests for less time, so that both, and their delays, fit in a lease.
 * `open_polls` of a partition in `_asked` counts this poll, from the sending until the poll pauses.
 * without a session (id 0: the broker's cache is full) each request is full.
-* after a response with news the poll rests REST_TIMES as long as the news took, so that the news of
+* after a response with news the poll rests `rest_times` as long as the news took, so that the news of
   that time come by one response, and wake each delayed Fetch once. It counts as open meanwhile.
 """
 
@@ -69,7 +69,8 @@ class SessionPoll:
     """Poll of `members` on the own connection `name`, one request at a time.
 
     `max_wait_s`: of a request, at most. `pause_s`: how long the poll waits between two requests
-    while the broker grants no session. `is_refused`: the last response granted none.
+    while the broker grants no session. `rest_times`: the rest after news, in times of what they
+    took here. `is_refused`: the last response granted none.
     """
 
     __slots__ = (
@@ -87,6 +88,7 @@ class SessionPoll:
         "_missing_bytes",
         "_pause_s",
         "_rest",
+        "_rest_times",
         "_rest_until",
         "_session",
         "_turn",
@@ -99,10 +101,16 @@ class SessionPoll:
     )
 
     def __init__(
-        self, broker: FetcherServices, name: str, max_wait_s: float, pause_s: float = 0.0
+        self,
+        broker: FetcherServices,
+        name: str,
+        max_wait_s: float,
+        pause_s: float = 0.0,
+        rest_times: float = REST_TIMES,
     ) -> None:
         self._broker = broker
         self.name = name
+        self._rest_times = rest_times
         self._max_wait_s = max_wait_s
         self._wait_s = max_wait_s  # of the request in flight
         self._delay_s = 0.0  # by which responses have come after that wait, of late
@@ -355,7 +363,7 @@ class SessionPoll:
         """Send the next request, after a rest if there were news: they came at `news_at` (seconds)."""
         self.in_flight = False
         if news_at is not None:
-            rest_s = min(REST_TIMES * (self._broker.now() - news_at), REST_MOST_S)
+            rest_s = min(self._rest_times * (self._broker.now() - news_at), REST_MOST_S)
             if rest_s > 0:
                 self._rest = asyncio.get_running_loop().call_later(rest_s, self._rested)
         self._broker.replica_fetcher.polled(self)

@@ -14,7 +14,7 @@ from proxy.admin.access import METRICS, AdminAccess
 from proxy.admin.http import PROMETHEUS_TEXT, AdminServer, HttpResponse, build_probes
 from proxy.build_info import find_commit
 from proxy.supervisor.broker_probe import BrokerProbe
-from proxy.supervisor.figures import LABELS, PIPES_REFUSED, PIPES_TOTAL, WORKERS, Figures
+from proxy.supervisor.figures import FALLBACK, LABELS, PIPES_REFUSED, PIPES_TOTAL, WORKERS, Figures
 from proxy.supervisor.pipes import Pipes
 from proxy.supervisor.switching import SwitchKeeper
 from proxy.switches.bypass import find_obstacle
@@ -87,7 +87,6 @@ class Fallback:
         pipes = self._pipes
         values = {
             "forebay_ready": int(self.check_readiness()[0]),
-            "forebay_fallback": int(pipes.is_open),
             "forebay_active_connections": len(pipes),
             "forebay_connections_total": self._figures[PIPES_TOTAL,],
             "forebay_connection_errors_total": self._figures[PIPES_REFUSED,],
@@ -115,6 +114,7 @@ class Fallback:
         if not self._pipes.is_open:
             log.error("clients are piped to the broker, without cache", extra={"reason": reason})
             self._pipes.open()
+            self._figures[FALLBACK,] = 1
             self._probe.start()
 
     def close_pipes(self) -> None:
@@ -122,6 +122,7 @@ class Fallback:
         if self._pipes.is_open:
             log.warning("a worker runs again: clients are served by it")
             self._pipes.close()
+            self._figures[FALLBACK,] = 0
             self._probe.stop()
 
     def stop_pipes(self) -> None:

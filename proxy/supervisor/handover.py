@@ -173,13 +173,16 @@ def _read_config(content: Mapping[str, Any]) -> Config:
     return _validate(content["config"])
 
 
-def read_handover(fd: int) -> Handover:
+def read_handover(fd: int, received: Mapping[int, int] | None = None) -> Handover:
     """What the supervisor has written; closes `fd`, and keeps its descriptors from further
-    processes. Raises NoHandover.
+    processes. `received`: the process's own number of each descriptor of the supervisor's; None: they are
+    inherited, and have the same. Raises NoHandover.
     """
     try:
         content = pickle.loads(os.pread(fd, LARGEST_BYTES, 0))
         os.close(fd)
+        if received is not None:
+            _renumber(content, received)
         figures = Figures(*content["figures"])
         for inherited in (content["heartbeat"], content["inForce"], figures.fd):
             os.set_inheritable(inherited, False)
@@ -201,6 +204,19 @@ def read_handover(fd: int) -> Handover:
         )
     except Exception as error:  # pickle raises of any kind
         raise NoHandover(f"descriptor {fd} holds no configuration: {error}") from error
+
+
+def _renumber(content: dict[str, Any], received: Mapping[int, int]) -> None:
+    """Put the process's own descriptors in place of the supervisor's."""
+    for name in ("inForce", "heartbeat", "switches", "keeper"):
+        if isinstance(content[name], int):
+            content[name] = received[content[name]]
+    for name in ("arena", "figures"):
+        if content[name] is not None:
+            fd, *more = content[name]
+            content[name] = received[fd], *more
+    content["admin"] = [received[fd] for fd in content["admin"]]
+    content["listeners"] = [[received[fd] for fd in one] for one in content["listeners"]]
 
 
 def _open_switches(fd: int | None) -> SwitchStore | None:

@@ -8,6 +8,7 @@ Posts: one of role ALONE, or the keeper's and one for each worker. States:
 * crash loop of all workers: the supervisor also accepts clients and pipes them to the broker.
 * the process of the admin port (ALONE, or the keeper) is not ready: the supervisor answers there.
 * upgrade (SIGUSR2): see upgrades.py.
+Of several processes a spare one waits for the end of any: all clients miss the keeper until the next one serves.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("forebay.supervisor")
 
 OK = 0
+SPARE_AFTER_S = 2.0
+"""Time from when all processes are ready to the start of a spare one: they have more urgent things to do at first."""
 
 
 async def serve(
@@ -119,6 +122,7 @@ class Supervisor:
             self._workers, self._keeper, self._spawner, self._figures, self._stopping
         )
         self._to_reload: set[WorkerProcess] = set()
+        self._spare_timer: asyncio.TimerHandle | None = None
         self._closing: list[asyncio.Task[None]] = []
 
     def _find_config(self) -> Config:
@@ -180,6 +184,16 @@ class Supervisor:
         if post.role.has_clients:
             self._notifier.tell_ready("a worker serves clients")
             self._fallback.close_pipes()
+        if self._keeper is not None:
+            self._prepare_spare()
+
+    def _prepare_spare(self) -> None:
+        """Start a spare process once all have been ready for a moment."""
+        if self._spare_timer is not None:
+            self._spare_timer.cancel()
+        if all(post.is_ready for post in self._posts) and not self._stopping.is_set():
+            loop = asyncio.get_running_loop()
+            self._spare_timer = loop.call_later(SPARE_AFTER_S, self._spawner.prepare_spare)
 
     def note_change(self) -> None:
         """See `Watcher`."""
@@ -268,6 +282,9 @@ class Supervisor:
         if self._stopping.is_set():
             return
         self._stopping.set()
+        if self._spare_timer is not None:
+            self._spare_timer.cancel()
+        self._spawner.drop_spare()
         self._notifier.tell_stopping()
         self._fallback.is_stopping = True
         self._closing = [

@@ -75,6 +75,7 @@ class Upgrades:
         self._task = None
 
     async def _upgrade(self, ready: Sequence[Post]) -> None:
+        self._spawner.drop_spare()
         numbers = self._find_numbers(ready)
         beside, others = ready[: len(numbers)], ready[len(numbers) :]
         successions = await self._replace_beside(beside, numbers)

@@ -4,7 +4,7 @@ Owns its pidfd and the reading end of its heartbeat. Must not know why it was st
 happens after its end. Invariants:
 * silence is counted in the supervisor's own ticks, so that a machine which stood still as a whole
   kills no worker; of a tick counts what the worker could use (starvation.py).
-* the process inherits the descriptors of its handover alone; it is reaped here, and none of its own stays open.
+* the process is reaped here, and none of its descriptors stays open.
 """
 
 from __future__ import annotations
@@ -16,17 +16,15 @@ import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from proxy.supervisor.handover import write_handover
 from proxy.supervisor.heartbeat import BEATS, READY, RELOADED
 from proxy.supervisor.oom_kills import count_oom_kills
 from proxy.supervisor.starvation import count_own_s, read_usage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection
 
     from proxy.config.model import Config
     from proxy.supervisor.figures import Reason
-    from proxy.supervisor.handover import Handover
     from proxy.supervisor.starvation import Usage
 
 STARVED_TIMEOUTS = 20
@@ -77,33 +75,27 @@ class WorkerProcess:
 
     def __init__(
         self,
-        command: Sequence[str],
-        handing: Callable[[int], Handover],
+        start: Callable[[int], tuple[int, int]],
         config: Config,
         on_ready: Callable[[], object],
         on_starved: Callable[[], object] = lambda: None,
         count_oom_kills: Callable[[], int] = count_oom_kills,
         on_reloaded: Callable[[], object] = lambda: None,
     ) -> None:
-        """Start the process: `command` and the descriptor of what `handing` gives for the
-        descriptor of its heartbeat. Raises OSError.
+        """`start` is given the descriptor of the heartbeat's other end, starts the process and returns its id and its
+        pidfd. Raises OSError.
         """
         self._loop = asyncio.get_running_loop()
         self._on_ready, self._on_starved, self._on_reloaded = on_ready, on_starved, on_reloaded
         self._count_oom_kills, self._oom_kills = count_oom_kills, count_oom_kills()
         self._heartbeat, theirs = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        given = handing(theirs)
-        handover = write_handover(given)
         try:
-            arguments = [*command, str(handover)]
-            with inheriting(given.list_descriptors()):
-                self.pid, self._pidfd = spawn(arguments)
+            self.pid, self._pidfd = start(theirs)
         except OSError:
             os.close(self._heartbeat)
             raise
         finally:
             os.close(theirs)
-            os.close(handover)
         self._started_at = self._loop.time()
         self._tick_s = config.supervisor.heartbeat_timeout_s / BEATS
         self._heartbeat_timeout_s = config.supervisor.heartbeat_timeout_s
@@ -184,32 +176,6 @@ class WorkerProcess:
             os.close(fd)
         lived_s = self._loop.time() - self._started_at
         self.ended.set_result(WorkerEnd(reason, code, self.is_ready, lived_s))
-
-
-@contextlib.contextmanager
-def inheriting(descriptors: Iterable[int]) -> Iterator[None]:
-    """Context in which processes that are started inherit these descriptors."""
-    kept = [fd for fd in descriptors if not os.get_inheritable(fd)]
-    for fd in kept:
-        os.set_inheritable(fd, True)
-    try:
-        yield
-    finally:
-        for fd in kept:
-            os.set_inheritable(fd, False)
-
-
-def spawn(arguments: list[str]) -> tuple[int, int]:
-    """Start a process, which inherits what is inheritable. Returns its id and its pidfd. Raises
-    OSError, after which no process is left.
-    """
-    pid = os.posix_spawn(arguments[0], arguments, os.environ)
-    try:
-        return pid, os.pidfd_open(pid)
-    except OSError:  # no descriptor left, or a kernel before Linux 5.3
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        raise
 
 
 def reap_orphans(workers: Collection[int]) -> None:

@@ -35,7 +35,7 @@ _READS = 8
 
 
 class SwitchStore:
-    """The state. `fd` is inherited. `is_shared`: a supervisor has it mapped, too, and acts on it."""
+    """The state. `fd` is handed to other processes. `is_shared`: a supervisor has it mapped, too, and acts on it."""
 
     __slots__ = ("_map", "_words", "fd", "is_shared")
 
@@ -43,7 +43,7 @@ class SwitchStore:
         """`fd` None: a new, empty store."""
         size_bytes = HEADER_BYTES + 2 * SLOT_BYTES
         if fd is None:
-            fd = os.memfd_create("forebay-switches", 0)
+            fd = os.memfd_create("forebay-switches")
             os.ftruncate(fd, size_bytes)
         self.fd = fd
         self.is_shared = is_shared

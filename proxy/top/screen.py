@@ -65,13 +65,16 @@ def build_head(said: Mapping[str, Any]) -> list[Text]:
         if forebay["ready"]
         else (f"not ready: {line('; '.join(forebay['reasons']))}", "bold red")
     )
+    of_workers = ""
+    if workers := forebay.get("workers"):
+        of_workers = f" {workers['answered']} of {workers['of']} workers,"
     commit = f" {plain(forebay['commit'])[:12]}" if forebay["commit"] else ""
     return [
         Text.assemble(
             ("Forebay ", "bold"),
             ready,
             f"  {plain(forebay['version'])}{commit}, node {forebay['node']} at {upstreams},"
-            f" cache.mode {forebay['cacheMode']}, sums of the last {time(said['windowS'])}",
+            f" cache.mode {forebay['cacheMode']},{of_workers} sums of the last {time(said['windowS'])}",
         ),
         Text.assemble(
             "hit ratio ",

@@ -27,12 +27,6 @@ PATIENCE_S = 60.0
 
 
 @pytest.fixture(scope="module")
-def disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeDisks]:
-    with FakeDisks(tmp_path_factory.mktemp("disk") / "diskstats", ["sdx"]) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def pair(disks: FakeDisks, proxied: ProxiedBroker) -> Iterator[Pair]:
     with Pair(settings={"throttle": build_throttle(disks)}, shared=proxied) as running:
         yield running

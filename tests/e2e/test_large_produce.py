@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import ssl
 import threading
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.e2e
 
 BATCHES, RECORDS = 30, 4
 ADOPTED, LENT = ("forebay_cache_adopted_batches_total",), ("forebay_cache_lent_bytes",)
-PINNED = ("forebay_cache_pinned_bytes",)
+PINNED, EVICTED = ("forebay_cache_pinned_bytes",), ("forebay_cache_evicted_bytes_total",)
 PATIENCE_S = 60.0
 
 
@@ -66,11 +67,21 @@ def produce_and_read(client: RawClient, reader: RawReader, batches: Iterator[byt
         reader.read_to(client.produce(reader.topic.name, sent) + RECORDS)
 
 
-def test_large_batches_are_stored_where_they_arrive_and_served_as_the_broker_has_them(
-    pair: Pair,
+def produce_until_adopted(
+    sidecar: Sidecar, client: RawClient, reader: RawReader, count: int
 ) -> None:
+    """A batch that comes while the partition's lease has lapsed, as on a busy machine, is received elsewhere."""
+    wanted, seeds = sidecar.metrics()[ADOPTED] + count, itertools.count(100)
+    deadline = time.monotonic() + PATIENCE_S
+    while (adopted := sidecar.metrics()[ADOPTED]) < wanted:
+        assert time.monotonic() < deadline, (adopted, wanted)
+        produce_and_read(client, reader, large_batches(next(seeds), min(count, BATCHES)))
+
+
+def test_large_batches_are_served_as_the_broker_has_them(pair: Pair) -> None:
+    """The reader's own fetch may bring a batch before the acknowledgement does: then it is not stored where it lies."""
     topic = create_topic(pair.direct)
-    adopted, hits = pair.sidecar.metrics()[ADOPTED], hit_bytes(pair)
+    hits = hit_bytes(pair)
     with RawClient(pair.through, "tail") as client, ThreadPoolExecutor(1) as pool:
         reader, enough = RawReader(client, topic).settle(), threading.Event()
         reading = pool.submit(read_until, reader, enough)
@@ -82,50 +93,58 @@ def test_large_batches_are_stored_where_they_arrive_and_served_as_the_broker_has
     assert bytes(reader.raw) == direct, explain(bytes(reader.raw), direct)
     again = read_all(pair.through, topic, end=end)
     assert again == direct, explain(again, direct)
-    assert pair.sidecar.metrics()[ADOPTED] - adopted >= BATCHES * 0.6
     assert hit_bytes(pair) - hits >= len(direct), pair.sidecar.fetch_counts()
     wait_until_given_back(pair.sidecar)
 
 
-def test_more_than_the_arena_holds_passes_through_it(pair: Pair) -> None:
+def test_more_than_the_arena_holds_is_stored_where_it_arrives(pair: Pair) -> None:
     topic = create_topic(pair.direct)
-    adopted = pair.sidecar.metrics()[ADOPTED]
     with RawClient(pair.through, "tail") as tail, RawClient(pair.through, "large") as client:
         reader = RawReader(tail, topic).settle()
-        produce_and_read(client, reader, large_batches(2, 150))
-    now = pair.sidecar.metrics()
-    assert now[ADOPTED] - adopted >= 150 * 0.6
-    assert now["forebay_cache_evicted_bytes_total",] > 0
+        produce_until_adopted(pair.sidecar, client, reader, 150)
+    assert pair.sidecar.metrics()[EVICTED] > 0
     direct = read_all(pair.direct, topic)
     through = read_all(pair.through, topic, end=reader.offset)
     assert bytes(reader.raw) == through == direct, explain(through, direct)
     wait_until_given_back(pair.sidecar)
 
 
+def send_part(pair: Pair, topic: str, sent: bytes, ninths: int) -> RawClient:
+    """A client that has sent so much of a Produce."""
+    client = RawClient(pair.through, "large")
+    frame = client.build_produce(topic, sent)
+    client._socket.sendall(frame[: len(frame) * ninths // 9])
+    return client
+
+
+def has_lent(sidecar: Sidecar, within_s: float) -> bool:
+    deadline = time.monotonic() + within_s
+    while not sidecar.metrics()[LENT]:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
 def test_clients_that_die_in_the_middle_of_a_frame_give_back(pair: Pair) -> None:
     topic = create_topic(pair.direct)
     with RawClient(pair.through, "tail") as tail, RawClient(pair.through, "large") as client:
-        produce_and_read(client, RawReader(tail, topic).settle(), large_batches(3, 8))
+        produce_until_adopted(pair.sidecar, client, RawReader(tail, topic).settle(), 8)
     sent = batch_v2(RECORDS, value=bytes(250_000))
-    lent = 0.0
     for number in range(24):
-        client = RawClient(pair.through, "large")
-        frame = client.build_produce(topic, sent)
-        client._socket.sendall(frame[: len(frame) * (number % 8 + 1) // 9])
-        if number % 8 == 4:
-            deadline = time.monotonic() + PATIENCE_S
-            while not (lent := pair.sidecar.metrics()[LENT]) and time.monotonic() < deadline:
-                time.sleep(0.02)
-            assert lent > 0
+        send_part(pair, topic, sent, number % 8 + 1).abort()
+    deadline, lent = time.monotonic() + PATIENCE_S, False
+    while not lent:
+        assert time.monotonic() < deadline
+        client = send_part(pair, topic, sent, 5)
+        lent = has_lent(pair.sidecar, 2.0)
         client.abort()
     wait_until_given_back(pair.sidecar)
-    adopted = pair.sidecar.metrics()[ADOPTED]
-    with RawClient(pair.through, "large") as client:
-        at = client.produce(topic, sent)
-        assert client.produce(topic, sent) == at + RECORDS
-    assert pair.sidecar.metrics()[ADOPTED] > adopted
+    with RawClient(pair.through, "tail") as tail, RawClient(pair.through, "large") as client:
+        reader = RawReader(tail, topic).settle()
+        produce_until_adopted(pair.sidecar, client, reader, 8)
     direct = read_all(pair.direct, topic)
-    through = read_all(pair.through, topic, end=at + 2 * RECORDS)
+    through = read_all(pair.through, topic, end=reader.offset)
     assert through == direct, explain(through, direct)
     wait_until_given_back(pair.sidecar)
 
@@ -155,11 +174,10 @@ def test_over_tls(pair: Pair, tmp_path: Path) -> None:
                 TlsClient(sidecar.bootstrap, "large") as client,
             ):
                 reader = RawReader(tail, topic).settle()
-                produce_and_read(client, reader, large_batches(5, 24))
+                produce_until_adopted(sidecar, client, reader, 6)
                 frame = client.build_produce(topic, next(large_batches(6)))
                 client._socket.sendall(frame[: len(frame) // 2])
                 client.abort()
             direct = read_all(pair.direct, topic)
             assert bytes(reader.raw) == direct, explain(bytes(reader.raw), direct)
-            assert sidecar.metrics()[ADOPTED] >= 6
             wait_until_given_back(sidecar)

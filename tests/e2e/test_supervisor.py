@@ -45,6 +45,11 @@ pytestmark = pytest.mark.e2e
 PATIENCE_S = 120.0
 KILLS = 3
 RECORDS_BETWEEN = 300
+UNACKNOWLEDGED = 500
+PAUSE_S = 0.001
+"""A writer's records without an answer, at most, and its wait after each: eight that wrote as fast as they could had
+the processors to themselves where these were slow, and a backlog that took minutes.
+"""
 VERIFIED = {"cache": {**PATIENT_CACHE, "verifyRatio": 1.0}}
 LASTING = {"crashLimit": 1000}
 """Only one test wants pipes."""
@@ -68,7 +73,7 @@ class Client(threading.Thread):
 
     def finish(self) -> None:
         self._over.set()
-        self.join(PATIENCE_S)
+        self.join(PATIENCE_S + 10)
         assert not self.is_alive()
 
     def wait_for_more(self, count: int = RECORDS_BETWEEN) -> None:
@@ -88,10 +93,11 @@ class Writer(Client):
 
     def run(self) -> None:
         number = 0
-        while not self._over.is_set():
-            self._producer.produce(self._topic, b"%d" % number, on_delivery=self._delivered)
-            number += 1
-            self._producer.poll(0.001)
+        while not self._over.wait(PAUSE_S):
+            if number < len(self.values) + len(self.failed) + UNACKNOWLEDGED:
+                self._producer.produce(self._topic, b"%d" % number, on_delivery=self._delivered)
+                number += 1
+            self._producer.poll(0)
         assert self._producer.flush(PATIENCE_S) == 0
 
     def _delivered(self, error: Any, message: Any) -> None:

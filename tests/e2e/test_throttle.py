@@ -34,12 +34,6 @@ SMALL_BYTES = 200_000
 
 
 @pytest.fixture(scope="module")
-def disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeDisks]:
-    with FakeDisks(tmp_path_factory.mktemp("disk") / "diskstats", ["sdx"]) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def disk(disks: FakeDisks) -> FakeDisk:
     return disks.disks["sdx"]
 

@@ -125,7 +125,7 @@ def test_a_newer_version_serves_what_the_former_one_held(build: Build, pair: Pai
 
 def test_another_layout_of_the_arena_begins_cold(build: Build, pair: Pair) -> None:
     with at_work(pair) as (writer, reader):
-        build.edit("blockcache/native/pyfastcache.h", "#define FC_LAYOUT 5", "#define FC_LAYOUT 6")
+        build.edit("blockcache/native/pyfastcache.h", "#define FC_LAYOUT 6", "#define FC_LAYOUT 7")
         build.compile()
         upgrade(pair)
         wait_until("it is dropped", lambda: count(pair, TAKEOVERS, "layout") == 1)

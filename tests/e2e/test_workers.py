@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 import time
+from collections import Counter
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -69,17 +70,33 @@ def hit_bytes(pair: Pair) -> float:
     return pair.sidecar.fetch_counts().get(("hit", ""), 0)
 
 
-def spread(stack: ExitStack, pair: Pair, many: int = 8) -> dict[int, list[RawClient]]:
+def spread(
+    stack: ExitStack, pair: Pair, many: int = 8, client_id: str = "raw"
+) -> dict[int, list[RawClient]]:
     """Clients of several workers, by the worker's process id."""
     pids = list_workers(pair.sidecar)
     found: dict[int, list[RawClient]] = {}
     deadline = time.monotonic() + 60
     while len(found) < len(pids) or sum(map(len, found.values())) < many:
-        client = stack.enter_context(RawClient(pair.through))
+        client = stack.enter_context(RawClient(pair.through, client_id))
         client.call(build_metadata())
         found.setdefault(owner_of(client, pids), []).append(client)
         assert time.monotonic() < deadline, {pid: len(one) for pid, one in found.items()}
     return found
+
+
+def test_clients_are_shared_out(pair: Pair) -> None:
+    """By their number: a connection stays where it was accepted. A burst of sixteen had one worker take fourteen."""
+    pids = list_workers(pair.sidecar)
+    with ExitStack() as stack:
+        clients = [stack.enter_context(RawClient(pair.through)) for _ in range(8 * len(pids))]
+        for client in clients:
+            client.call(build_metadata())
+        found = Counter(owner_of(client, pids) for client in clients)
+        assert min(found[pid] for pid in pids) >= 4, found
+        shown = pair.sidecar.metrics()
+        numbers = [value for key, value in shown.items() if key[0] == "forebay_worker_connections"]
+        assert len(numbers) == len(pids)
 
 
 def test_what_one_worker_takes_in_all_give_from_memory(pair: Pair) -> None:

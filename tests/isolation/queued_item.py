@@ -11,7 +11,7 @@ from isolation.tickets import DONE, State, Waits
 
 @dataclass(eq=False, slots=True)
 class Item:
-    """`name` is for the test alone, and so is `order_key`, unless it is handed to `offer`."""
+    """`name` is for the test alone, and so is `order_key`, unless it is handed to `offer`. `link`: its client."""
 
     name: Any = None
     queue: int = 0
@@ -20,6 +20,7 @@ class Item:
     never_refused: bool = False
     is_measured: bool = True
     order_key: Any = None
+    link: Any = None
     since_s: float = -1.0
     state: State = DONE
     holds_slot: bool = False

@@ -51,6 +51,29 @@ def test_next_request_waits_for_a_slot():
     assert first.state is State.DONE
 
 
+def test_clients_take_turns_however_many_requests_each_has():
+    queues, _ = make(max_waiting=100)
+    served = offer(queues, "in service")
+    for number in range(20):
+        offer(queues, f"crowd {number}", link="crowd")
+    for number in range(2):
+        offer(queues, f"good {number}", link="good")
+    admitted = []
+    for _ in range(6):
+        (served,) = queues.finished(served, 0.1, 0.1)
+        admitted.append(served.name)
+    assert admitted == ["crowd 0", "good 0", "crowd 1", "good 1", "crowd 2", "crowd 3"]
+
+
+def test_a_client_without_waiting_requests_has_no_turn():
+    queues, _ = make()
+    served = offer(queues, "in service")
+    waiting = [offer(queues, name, link=name) for name in ("a", "b")]
+    queues.cancel(waiting[0], 0.1)
+    assert queues.finished(served, 0.1, 0.1) == waiting[1:]
+    assert not queues.find(0).turns
+
+
 def test_a_full_queue_touches_no_other():
     queues, _ = make(max_waiting=1)
     states = [offer(queues, n).state for n in range(3)]

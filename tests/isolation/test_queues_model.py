@@ -80,7 +80,9 @@ class Model:
 
     def offer(self, queue, size_bytes, order_key, waits, never_refused):
         """It is admitted where `lift` would succeed in its queue, and there alone."""
-        item = Item(None, queue, size_bytes, waits, never_refused, order_key=order_key)
+        item = Item(
+            None, queue, size_bytes, waits, never_refused, order_key=order_key, link=order_key
+        )
         before = self.queues.statistics(self.now_s)[queue]
         has_slot = not before["waiting"] and before["in_use"] < before["slots"]
         is_next = order_key is None or not self.order_keys[order_key]

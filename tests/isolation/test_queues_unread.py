@@ -130,3 +130,15 @@ def test_client_that_goes_away_leaves_no_trace():
     queues.release_unread(unread, 0.1)
     assert queues.cancel(unread, 0.2) == []
     assert count(queues, "in_use", "unread", "lingering_polls", "cancelled") == [0, 0, 0, 1]
+
+
+def test_an_answer_that_nobody_reads_is_one_for_those_who_wait():
+    queues, _ = make(slots=1, max_wait_s=3.0)
+    served = offer(queues, "unread")
+    waiting = [offer(queues, number) for number in range(3)]
+    for number in range(2):
+        now_s = 2.0 * (number + 1)
+        assert queues.release_unread(served, now_s) == waiting[number : number + 1]
+        served = waiting[number]
+    assert queues.turn(6.9).expired == [], "the last answer was three seconds before"
+    assert queues.turn(7.1).expired == waiting[2:]

@@ -9,6 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from proxy.supervisor.launch import SPARE
+
 if TYPE_CHECKING:
     from tests.kit.sidecar import Sidecar
 
@@ -20,8 +22,33 @@ def list_workers(sidecar: Sidecar) -> list[int]:
 
 
 def list_children(pid: int) -> list[int]:
-    """The process ids of a process's children."""
+    """The process ids of a supervisor's children, but for a spare one that waits to be needed."""
+    return [one for one in _list_children(pid) if not is_spare(one)]
+
+
+def find_spare(sidecar: Sidecar) -> int | None:
+    """The child that waits for a handover; None: there is none just now."""
+    return next((one for one in _list_children(sidecar.pid) if is_spare(one)), None)
+
+
+def _list_children(pid: int) -> list[int]:
     return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def is_spare(pid: int) -> bool:
+    """Whether a process waits for a handover, or will once it has started."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        return SPARE.encode() in words and not has_handover(pid)
+    except OSError:
+        return False
+
+
+def has_handover(pid: int) -> bool:
+    """Whether a process has its pipe to the supervisor."""
+    with suppress(OSError):
+        return any(one.startswith("/memfd:forebay-figures") for one in list_targets(pid))
+    return False
 
 
 def find_keeper(sidecar: Sidecar) -> int | None:
@@ -40,11 +67,17 @@ def read_connections() -> list[list[str]]:
 
 def list_inodes(pid: int) -> set[str]:
     """The sockets of a process."""
-    found = set()
     with suppress(OSError):
-        for fd in Path(f"/proc/{pid}/fd").iterdir():
-            with suppress(OSError):
-                target = str(fd.readlink())
-                if target.startswith("socket:["):
-                    found.add(target[8:-1])
+        return {one[8:-1] for one in list_targets(pid) if one.startswith("socket:[")}
+    return set()
+
+
+def list_targets(pid: int) -> list[str]:
+    """What each descriptor of a process is of; "" for one that is closed by now. Raises OSError: it is gone."""
+    found = []
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            found.append(str(fd.readlink()))
+        except OSError:
+            found.append("")
     return found

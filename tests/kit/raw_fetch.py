@@ -45,6 +45,7 @@ class FetchThrottled(RuntimeError):
 
     def __init__(self, throttle_time_ms: int) -> None:
         super().__init__(f"Fetch was answered empty, with a throttle time of {throttle_time_ms} ms")
+        self.throttle_time_ms = throttle_time_ms
 
 
 class TopicWords(NamedTuple):

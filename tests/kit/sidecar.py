@@ -30,6 +30,7 @@ from tests.kit.broker.kafka import KafkaCluster
 from tests.kit.broker.ports import PortLease, lease_port
 from tests.kit.broker.process import die_with_parent
 from tests.kit.broker.settings import HOST, Listener
+from tests.kit.processes import list_children
 from tests.kit.scrape import read_samples
 
 if TYPE_CHECKING:
@@ -295,18 +296,17 @@ def refuse_workers(directory: Path) -> Path:
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> int:
-    """SIGKILL to a supervisor that leads its group, and to its worker; the supervisor's exit code, once both are gone:
+    """SIGKILL to a supervisor that leads its group, and to its children; the supervisor's exit code, once all are gone:
     an orphaned worker would hold the arena a little longer.
     """
     with contextlib.ExitStack() as stack:
-        gone = select.poll()
-        with contextlib.suppress(OSError):
-            worker = find_worker(process.pid)
-            if worker is not None:
-                fd = os.pidfd_open(worker)
+        for child in list_children(process.pid) if process.poll() is None else ():
+            with contextlib.suppress(OSError):
+                fd = os.pidfd_open(child)
                 stack.callback(os.close, fd)
-                gone.register(fd, select.POLLIN)
-                stack.callback(gone.poll, 1000 * STOP_TIMEOUT_S)
+                ending = select.poll()  # `select` refuses descriptors above 1023
+                ending.register(fd, select.POLLIN)
+                stack.callback(ending.poll, STOP_TIMEOUT_S * 1e3)
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
         return process.wait()

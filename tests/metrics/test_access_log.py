@@ -3,6 +3,7 @@
 import gzip
 import json
 import threading
+from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -586,6 +587,42 @@ def test_every_line_names_the_counters_before_it(tmp_path: Path) -> None:
         ("response", 2): 200,
         ("response", 5): 500,
     }
+
+
+def test_every_line_names_the_keeper_that_was_known_when_it_was_put(tmp_path: Path) -> None:
+    """Whatever waits in the queue, and where that is full: a clock has one name."""
+    log = AccessLog(
+        tmp_path, "b1", keeper="", now_ms=lambda: NOW_MS, limits=LogLimits(queue_lines=16)
+    )
+    hold, taken = threading.Event(), threading.Event()
+    log._take_batch = hold_back(log._take_batch, taken, hold)  # type: ignore[method-assign]
+    log.put(response_line(offset=1))
+    taken.wait()
+    for offset, keeper in ((1, ""), (2, 'k"1'), (3, "k2"), (9, "k2"), (9, "k2")):
+        log.learn_keeper(keeper)
+        log.put(response_line(5, offset=offset), 5)
+        log.put_counters(counters_line(offset))
+    hold.set()
+    assert log.close(timeout_s=30)
+    lines = read_lines(tmp_path)
+    said = [(one["offset"], one["keeper"]) for one in unfold(lines) if one["type"] == "fetch"]
+    assert set(said) == {(1, ""), (2, 'k"1')}, "others were dropped"
+    assert {one["keeper"] for one in lines if one["type"] == "log"} == {"", "k2"}
+    assert log.statistics().dropped_lines > 0
+
+
+def hold_back(
+    take: Callable[[], list[Any]], taken: threading.Event, hold: threading.Event
+) -> Callable[[], list[Any]]:
+    """`take`, which returns once `hold` is set."""
+
+    def take_later() -> list[Any]:
+        batch = take()
+        taken.set()
+        hold.wait()
+        return batch
+
+    return take_later
 
 
 def test_counters_are_dropped_at_the_queue_s_bound_as_others_are(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ from metrics.catalog import CATALOG, LABEL_VALUES, METRIC_VALUES, Metric
 from metrics.collector import Exposition, Sample
 from metrics.histogram import Histogram
 from metrics.merge import (
+    BASELINE_LINE,
+    COUNTERS_LINE,
     LARGEST_BYTES,
     REMEMBERED,
     VERSION,
@@ -79,9 +81,6 @@ def test_each_family_is_merged_by_its_rule() -> None:
     for name, labels in set().union(*seen):
         metric = CATALOG[name]
         values = [part[name, labels] for part in seen if (name, labels) in part]
-        if metric.rule == "alone":
-            assert (name, labels) not in merged
-            continue
         found = merged[name, labels]
         if isinstance(found, Histogram):
             given = [value for value in values if isinstance(value, Histogram)]
@@ -185,8 +184,7 @@ def test_the_merged_samples_are_an_exposition() -> None:
     merged = Group().merge(build_samples(0), 9.0, [pack_samples(build_samples(1), 1.0)])
     text = Exposition(lambda: merged, strict=True).render().decode()
     families = {family.name for family in text_string_to_metric_families(text)}
-    own = {name.removesuffix("_total") for name in CATALOG}
-    assert own - families == {"forebay_access_log_counters_line"}
+    assert {name.removesuffix("_total") for name in CATALOG} <= families
 
 
 CONNECTIONS, ACTIVE = "forebay_connections_total", "forebay_active_connections"
@@ -276,3 +274,60 @@ def test_samples_that_cannot_be_read_are_counted_and_cost_no_others() -> None:
     found = by_series(group.merge([], 9.0, [b"{}", worker.pack(), b""]))
     assert (found[CONNECTIONS, ()], group.refused) == (5, 2)
     assert len(GAUGES) > 20
+
+
+class Logged(Worker):
+    """One with an access log. `line`: number of the line with its counters, 0: none has them."""
+
+    line = 0
+
+    def pack(self) -> bytes:
+        samples = [
+            *unpack_samples(super().pack()).samples,
+            Sample(COUNTERS_LINE, (self.boot,), self.line),
+            Sample(BASELINE_LINE, (self.boot,), 0),
+        ]
+        return pack_samples(samples, self.age_s)
+
+
+def lines_of(group: Group, *workers: Logged, age_s: float = 100.0) -> dict[str, tuple[float, ...]]:
+    """By boot, the numbers of the lines with its counters and its baseline."""
+    found = by_series(group.merge([], age_s, [one.pack() for one in workers]))
+    numbers: dict[str, tuple[float, ...]] = {}
+    for name in (COUNTERS_LINE, BASELINE_LINE):
+        for (family, labels), value in found.items():
+            if family == name:
+                assert not isinstance(value, Histogram)
+                numbers[labels[0]] = (*numbers.get(labels[0], ()), value)
+    return numbers
+
+
+def test_the_line_with_a_worker_s_counters_stays_as_long_as_they_do() -> None:
+    group, first, second = Group(), Logged("a"), Logged("b")
+    first.line, second.line = 3, 4
+    assert lines_of(group, first, second) == {"a": (3, 0), "b": (4, 0)}
+    second.line = 5
+    assert lines_of(group, second) == {"a": (3, 0), "b": (5, 0)}
+    for number in range(REMEMBERED):
+        other = Logged(f"c{number}")
+        other.line = 1
+        lines_of(group, other)
+    left = lines_of(group)
+    assert left[""] == (0,), (
+        "the counters of one are in the sum, and nobody knows its line any more"
+    )
+    assert "a" not in left and len(left) == REMEMBERED + 1
+
+
+def test_the_line_of_what_is_left_out_is_shown() -> None:
+    """A worker that has no such line just then is left out as a whole until it has."""
+    group, older = Group(), Logged("a", age_s=50.0)
+    older.connect(1000)
+    assert lines_of(group, older, age_s=1.0) == {}
+    older.line = 7
+    older.connect(20)
+    assert lines_of(group, older, age_s=1.5) == {"a": (7, 7)}
+    older.line = 9
+    older.connect(3)
+    assert lines_of(group, older, age_s=2.0) == {"a": (9, 7)}
+    assert read(group, older, age_s=2.0) == (3, 3, 3)

@@ -6,6 +6,7 @@ know sockets. Invariants: batches have one record each and are real to the cache
 
 from __future__ import annotations
 
+import weakref
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -87,8 +88,13 @@ class QuietWatch:
 class QuietBroker:
     """The services of handlers, with a clock that the test moves and without connections."""
 
+    admit_produced = Broker.admit_produced
+
     def __init__(self, size_bytes=1 << 20, **sections):
         self.cache = BlockCache(size_bytes, **sections)
+        weakref.finalize(
+            self, self.cache.close
+        )  # it has a descriptor, and some tests make thousands
         self.counters = Counters()
         self.topics = Topics()
         self.partitions = Partitions(self.cache, 100, 100)
@@ -127,6 +133,9 @@ class QuietBroker:
     def attempt(self, action, _doing, otherwise=None):
         """Run `action`; its error ends the test."""
         action()
+
+    def catch_up(self):
+        """Nothing: no other process tells."""
 
     def invalidate(self, partition, from_offset, reason):
         self.invalidated.append((partition, from_offset, reason))

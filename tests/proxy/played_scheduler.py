@@ -27,6 +27,7 @@ from proxy.config.isolation import Isolation
 from proxy.config.model import Limits
 from proxy.net.client_connection import ClientConnection
 from proxy.net.response_order import ResponseOrder
+from proxy.partitions.store import admit_response
 from proxy.produce.handler import handle_produce
 from proxy.produce.targets import Targets
 from proxy.relay import relay_whole
@@ -62,7 +63,7 @@ def make_broker(monkeypatch, **isolation):
     broker._log_failures_at, broker._unlogged_failures = 0.0, 0
     broker.failed = partial(Broker.failed, broker)
     broker.fall_back = partial(Broker.fall_back, broker)
-    broker.keeps = True
+    broker.admit_produced = partial(admit_response, broker)
     broker.scheduler = RequestScheduler(broker)
     broker.routes = Targets(broker)
     return broker

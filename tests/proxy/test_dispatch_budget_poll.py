@@ -13,9 +13,9 @@ from tests.proxy.replica_fetcher.poll_connection import END, Hot, build_answer, 
 from tests.proxy.tracing import count_calls
 
 WARM = 3
-TURN_CALLS = 107
+TURN_CALLS = 108
 NEWS_CALLS = 35
-SILENT_CALLS = 49
+SILENT_CALLS = 50
 SWEEP_CALLS = 2.1
 """For each hot partition, twice a second."""
 

@@ -30,8 +30,8 @@ class Started(QuietBroker):
         self.routes = SimpleNamespace(clear=lambda: None)
         self.takeover = Takeover(stand_in(self), self.end_torn)
 
-    def end_torn(self):
-        raise AssertionError("nobody else reads the arena")
+    def end_torn(self, reason, _detail):
+        raise AssertionError(f"{reason}, but nobody else reads the arena")
 
     def learn(self, cluster="one", node=1):
         self.node.node_id, self.node.cluster_id = node, cluster

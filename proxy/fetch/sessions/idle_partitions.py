@@ -86,7 +86,7 @@ class CleanPartition:
         self.key = key
         self.partition = partition
 
-    def wake(self, _partition: Partition) -> None:
+    def wake(self, *_partitions: Partition) -> None:
         """Report that the partition has changed."""
         self._idle_partitions.wake(self)
 
@@ -144,6 +144,8 @@ class IdlePartitions:
         """
         self.used_at = now
         link, isolation, version = self.reader
+        if not link.broker.keeps:
+            link.broker.hear()
         if self._unseen:
             self.mark_dirty(list(self._unseen))
         rights_version = link.handlers.authorization.rights.version

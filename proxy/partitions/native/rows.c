@@ -178,11 +178,19 @@ static int acknowledge(pt_forwarded *one, const po_produced *said) {
     return 0;
 }
 
-void pt_acknowledge(const uint8_t *frame, pt_forwarded *forwarded, int64_t count, const uint8_t *answer,
-                    const void *produced, int64_t answered, pt_work *work) {
+static void note(pt_forwarded *forwarded, int64_t which, const po_produced *said, pt_work *work) {
+    int is_success = said->error_code == 0 && said->base_offset >= UNKNOWN && said->base_offset <= OFFSET_MAX;
+    if (is_success && which >= 0 && forwarded[which].verdict == PT_FORWARDED) {
+        work->changed += acknowledge(forwarded + which, said);
+        work->stamped += said->log_append_time_ms >= 0;
+        work->order[work->acknowledged++] = which;
+    }
+}
+
+/* Those that the response acknowledges. */
+static void find_acknowledged(const uint8_t *frame, pt_forwarded *forwarded, int64_t count, const uint8_t *answer,
+                              const void *produced, int64_t answered, pt_work *work) {
     batch_table table = {.key = work->key};
-    work->acknowledged = work->stamped = work->placed = work->appended = work->stored = work->any_left = 0;
-    work->changed = 0;
     if (!open_table(&table, frame, forwarded, count)) {
         return;
     }
@@ -190,15 +198,23 @@ void pt_acknowledge(const uint8_t *frame, pt_forwarded *forwarded, int64_t count
     for (int64_t number = 0; number < answered && work->acknowledged < count; number++) {
         po_produced said = read_produced((const uint8_t *)produced + number * (int64_t)sizeof said);
         uint64_t topic = hash_topic(&table, &last, answer, said.topic_start, said.topic_end);
-        int is_success = said.error_code == 0 && said.base_offset >= UNKNOWN && said.base_offset <= OFFSET_MAX;
-        int64_t which = is_success ? find_forwarded(&table, frame, forwarded, answer, &said, topic) : -1;
-        if (which >= 0 && forwarded[which].verdict == PT_FORWARDED) {
-            work->changed += acknowledge(forwarded + which, &said);
-            work->stamped += said.log_append_time_ms >= 0;
-            work->order[work->acknowledged++] = which;
-        }
+        int64_t which = said.error_code == 0 ? find_forwarded(&table, frame, forwarded, answer, &said, topic) : -1;
+        note(forwarded, which, &said, work);
     }
     free(table.cells);
+}
+
+void pt_acknowledge(const uint8_t *frame, pt_forwarded *forwarded, int64_t count, const uint8_t *answer,
+                    const void *produced, int64_t answered, pt_work *work) {
+    work->acknowledged = work->stamped = work->placed = work->appended = work->stored = work->any_left = 0;
+    work->changed = 0;
+    if (answered != PT_ALL_TOLD) {
+        find_acknowledged(frame, forwarded, count, answer, produced, answered, work);
+    }
+    for (int64_t number = 0; answered == PT_ALL_TOLD && number < count; number++) {
+        po_produced said = read_produced(forwarded[number].produced);
+        note(forwarded, number, &said, work);
+    }
     if (!work->stamped) {
         pt_place(forwarded, work);
     }

@@ -50,6 +50,19 @@
 #define PT_NO_RUN 0
 #define PT_RUN_PRODUCE 1
 #define PT_RUN_WATCH 2
+/* of a ring */
+#define PT_RING_HEAD 4096
+#define PT_ENTRY_BATCHES 64     /* most batches of one entry, and partitions of one call of pt_take */
+#define PT_TAKE_ENTRIES 256     /* most entries of one call */
+#define PT_PLACE_MASK 0xffffff  /* bits of a slot that are its place: FC_SLOT_BITS of the cache */
+#define PT_ALL_TOLD -1
+#define PT_TOLD 0
+#define PT_WAKE 1
+#define PT_FULL 2
+#define PT_DRAINED 0
+#define PT_MORE 1
+#define PT_LEFT 2
+#define PT_BROKEN -1
 #define PT_RUN_POINTS 8         /* points of a run; what needs one more begins another run */
 #define PT_RUN_TOLERANCE 65536  /* bytes: half of the greatest error of a clock between two points */
 
@@ -180,6 +193,35 @@ typedef struct {                /* of one Fetch; room for as many partitions as 
     int64_t *ends;              /* where the stored run at each place ends */
 } pt_judged;
 
+typedef struct {                /* where one process learns which partitions have records that others saw acknowledged: a bit by place */
+    uint64_t *shared;           /* for each number of a process: a word that says whether there are any, and `words` of bits */
+    const uint64_t *listening;  /* bits of the numbers that hear */
+    int64_t words, number;      /* number: of this process */
+    const pt_lease *leases;     /* of the rows that the bits are about */
+} pt_heard;
+
+typedef struct {                /* one end of a ring of acknowledged batches: one process writes, another reads */
+    void *shared;               /* memory of both: a head of PT_RING_HEAD bytes, and `size` bytes of entries */
+    uint64_t size;              /* a power of two */
+    uint64_t at;                /* the byte at which this end goes on, counted from the first one ever */
+    const pt_lease *leases;     /* of a writer: rows that another reader shows are none of this ring's */
+} pt_ring;
+
+typedef struct {                /* a partition of which pt_take has stored batches at offsets from `first` to `last` */
+    pt_row *row;
+    int64_t first, last;
+} pt_stored;
+
+typedef struct {                /* what one call of pt_take has done */
+    int64_t entries, batches;   /* taken, and stored */
+    int64_t count;              /* of `stored` */
+    pt_stored stored[64];
+    pt_forwarded *forwarded;    /* these four: the entry that is left to Python */
+    int64_t number;
+    uint8_t *frame;
+    uint64_t frame_bytes;
+} pt_taken;
+
 pt_row *pt_new_row(int64_t slot, const pt_fidelity *fidelity);  /* NULL: no memory */
 void pt_free_row(pt_row *row);
 /* Begins a run with `batches` batches of `size_bytes` at the offsets [first, following), which came in one piece when the
@@ -200,7 +242,8 @@ int64_t pt_forward(const void *batches, pt_row *const *rows, int64_t count, int6
 /* Finds the batches of the request `frame` that `answered` po_produced of the response `answer` acknowledge, and notes of each
  * that the broker has its records. `work` gets their numbers in `forwarded`, in the order of the response. Each is
  * acknowledged once, and none at an offset that no log reaches. Nothing is acknowledged where there is no memory. Then judges
- * and places them, unless some have a log append time: these come first. */
+ * and places them, unless some have a log append time: these come first. `answered` PT_ALL_TOLD: another process has found all of them,
+ * and written what it found to `produced` of each. */
 void pt_acknowledge(const uint8_t *frame, pt_forwarded *forwarded, int64_t count, const uint8_t *answer,
                     const void *produced, int64_t answered, pt_work *work);
 /* The verdict on one batch acknowledged at `base_offset`. */
@@ -239,10 +282,23 @@ pt_row *pt_new_view(const pt_shown *shown, const pt_lease *leases, int64_t slot)
 void pt_look(pt_row *row);
 /* Whether all rows are of the era that was seen: what was found in the arena since is theirs. */
 _Bool pt_is_current(pt_row *const *rows, int64_t count);
-/* Shows all processes which of the `count` batches the broker has acknowledged, in the epoch in which each was forwarded. */
-void pt_tell_all(const pt_forwarded *forwarded, int64_t count);
-/* Puts this process's rows in the place of the numbers that another one wrote into `row` of each; `rows` has `room` of them, NULL
- * where there is none. Of the `count` batches those without a row go. Returns how many are left. */
-int64_t pt_adopt(pt_forwarded *forwarded, int64_t count, pt_row *const *rows, const int64_t *slots, int64_t room);
+/* Shows all processes which of the `count` batches the broker has acknowledged, in the epoch in which each was forwarded, and sets
+ * the bits of all others that hear. */
+void pt_show_acknowledged(const pt_forwarded *forwarded, int64_t count, const pt_heard *heard);
+/* Takes the bits that were set for this process: writes the places of at most `room` partitions. Returns how many; there may be more
+ * if it is more than `room` less 64. */
+int64_t pt_hear(const pt_heard *heard, int64_t *places, int64_t room);
+/* told.c. Writes the acknowledged batches of a request to the ring, as far as their rows are of the reader's. `size`: the frame's.
+ * Returns PT_TOLD, or both or one of PT_WAKE: the reader sleeps, and PT_FULL: some of them found no room. */
+int pt_tell(pt_ring *ring, const pt_forwarded *forwarded, int64_t count, const uint8_t *frame, uint64_t size);
+/* Bytes of the ring that the reader has not taken, for the writer. */
+uint64_t pt_untaken(const pt_ring *ring);
+/* Stores what the ring has, as pt_admit does; `rows` has `room` of this process's by place, NULL where there is none. Batches of
+ * others are passed over. `turn` is another for each call, and negative. Ends with PT_DRAINED; PT_MORE: `taken` is full; PT_LEFT: an
+ * entry is stored as `work` says, and Python goes on with it: it is there until the next call; PT_BROKEN: this is no ring. */
+int pt_take(pt_ring *ring, pt_row *const *rows, int64_t room, int64_t turn, const void *store, _Bool has_runs,
+            double epoch_since, pt_work *work, pt_taken *taken);
+/* Whether the reader may sleep: then the next pt_tell says PT_WAKE. */
+_Bool pt_may_sleep(pt_ring *ring);
 /* cdef end */
 #endif

@@ -211,24 +211,52 @@ static void tell_acknowledged(const pt_row *row, int64_t epoch) {
     }
 }
 
-void pt_tell_all(const pt_forwarded *forwarded, int64_t count) {
+static uint64_t *words_of(const pt_heard *heard, int64_t number) {
+    return heard->shared + number * (1 + heard->words);
+}
+
+static void set_bit(uint64_t *words, int64_t place) {
+    uint64_t bit = UINT64_C(1) << (place & 63), *word = words + 1 + (place >> 6);
+    if (!(__atomic_load_n(word, __ATOMIC_SEQ_CST) & bit)) {
+        __atomic_fetch_or(word, bit, __ATOMIC_SEQ_CST);
+    }
+    __atomic_store_n(words, 1, __ATOMIC_SEQ_CST); /* last: whoever takes it before comes again */
+}
+
+void pt_show_acknowledged(const pt_forwarded *forwarded, int64_t count, const pt_heard *heard) {
+    uint64_t others = __atomic_load_n(heard->listening, __ATOMIC_SEQ_CST) & ~(UINT64_C(1) << heard->number);
     for (int64_t number = 0; number < count; number++) {
-        if (forwarded[number].verdict != PT_FORWARDED) {
-            tell_acknowledged(forwarded[number].row, forwarded[number].epoch);
+        const pt_row *row = forwarded[number].row;
+        int64_t place = row->slot & PT_PLACE_MASK;
+        if (forwarded[number].verdict == PT_FORWARDED) {
+            continue;
+        }
+        tell_acknowledged(row, forwarded[number].epoch);
+        if (row->view->leases != heard->leases || place >> 6 >= heard->words) {
+            continue;
+        }
+        for (uint64_t left = others; left != 0; left &= left - 1) {
+            set_bit(words_of(heard, __builtin_ctzll(left)), place);
         }
     }
 }
 
-int64_t pt_adopt(pt_forwarded *forwarded, int64_t count, pt_row *const *rows, const int64_t *slots, int64_t room) {
-    int64_t left = 0;
-    for (int64_t number = 0; number < count; number++) {
-        int64_t of = (int64_t)(intptr_t)forwarded[number].row;
-        if (of < 0 || of >= room || rows[of] == NULL || rows[of]->slot != slots[number]) {
-            continue;
-        }
-        forwarded[left] = forwarded[number];
-        forwarded[left].row = rows[of];
-        left++;
+int64_t pt_hear(const pt_heard *heard, int64_t *places, int64_t room) {
+    uint64_t *words = words_of(heard, heard->number);
+    int64_t found = 0;
+    if (!__atomic_load_n(words, __ATOMIC_SEQ_CST) || !__atomic_exchange_n(words, 0, __ATOMIC_SEQ_CST)) {
+        return 0;
     }
-    return left;
+    for (int64_t word = 0; word < heard->words; word++) {
+        uint64_t *at = words + 1 + word;
+        if (found > room - 64) {
+            __atomic_store_n(words, 1, __ATOMIC_SEQ_CST);
+            return found;
+        }
+        uint64_t bits = __atomic_load_n(at, __ATOMIC_SEQ_CST) == 0 ? 0 : __atomic_exchange_n(at, 0, __ATOMIC_SEQ_CST);
+        for (; bits != 0; bits &= bits - 1) {
+            places[found++] = word * 64 + __builtin_ctzll(bits);
+        }
+    }
+    return found;
 }

@@ -40,7 +40,7 @@ def build_behind(**changed: Any) -> ReaderBehind:
         bytes_pace=50.0,
         time_pace=0.5,
         retention_ms=100_000,
-        kept_s=60.0,
+        record_age_s=40.0,
     )
     return dataclasses.replace(plain, **changed)
 

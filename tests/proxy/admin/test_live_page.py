@@ -30,9 +30,12 @@ pytestmark = pytest.mark.skipif(find_chromium() is None, reason=MISSING)
 def show(state: LiveState, act: Callable[[str], str] = open_address, **keys: object) -> str:
     """What a browser makes of the page of a process in this state: its document after a while, without the script."""
 
+    async def read() -> LiveState:
+        return state
+
     async def run() -> str:
         access = AdminAccess(Admin.model_validate(keys, by_alias=True, by_name=False))
-        server = AdminServer(build_view(lambda: state), access=access.check)
+        server = AdminServer(build_view(read), access=access.check)
         address = await server.start(bind(Address("127.0.0.1", 0)))
         try:
             return await asyncio.to_thread(act, f"http://{address}/")

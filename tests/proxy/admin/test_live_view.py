@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import json
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from proxy.admin.live_state import QueueState, Reader, ReaderBehind
+from proxy.admin.live_state import LiveState, QueueState, Reader, ReaderBehind
 from proxy.admin.live_view import (
     MOST_REASONS,
     MOST_ROWS,
@@ -123,10 +124,10 @@ def test_a_memory_that_is_not_full_has_room_before_anything_leaves() -> None:
 @pytest.mark.parametrize(
     ("one", "expected"),
     [
-        (build_behind(retention_ms=-1, kept_s=None), ("forever", None)),
-        (build_behind(retention_ms=None, kept_s=None), ("unknown", None)),
+        (build_behind(retention_ms=-1), ("forever", None)),
+        (build_behind(retention_ms=None), ("unknown", None)),
         (build_behind(time_pace=None), ("unknown", None)),
-        (build_behind(kept_s=-1.0), ("due", 0.0)),
+        (build_behind(record_age_s=101.0), ("due", 0.0)),
         (build_behind(time_pace=1.5), ("never", None)),
         (build_behind(time_pace=0.5), ("leaves", 120.0)),
     ],
@@ -171,24 +172,33 @@ def test_the_document_is_bounded() -> None:
 
 
 def test_many_who_ask_share_one_document(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those who ask while it is being read."""
     clock = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
     reads: list[int] = []
 
-    def read() -> Any:
+    async def read() -> LiveState:
         reads.append(1)
+        await asyncio.sleep(0)
         return build_state()
 
-    answer = build_view(read)["/top"]
-    assert json.loads(answer().body) == json.loads(answer().body) == describe(build_state())
-    assert len(reads) == 1
-    clock[0] = 1.0
-    answer()
-    assert len(reads) == 2
+    async def run() -> None:
+        answer: Any = build_view(read)["/top"]
+        for found in await asyncio.gather(answer(), answer(), answer()):
+            assert json.loads(found.body) == describe(build_state())
+        assert len(reads) == 1
+        clock[0] = 1.0
+        await answer()
+        assert len(reads) == 2
+
+    asyncio.run(run())
 
 
 def test_the_page_allows_its_own_script_and_names_no_other_place() -> None:
-    answer = build_view(build_state)["/"]()
+    async def read() -> LiveState:
+        return build_state()
+
+    answer: Any = build_view(read)["/"]()
     text = answer.body.decode()
     (script,) = re.findall("<script>(.*?)</script>", text, re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

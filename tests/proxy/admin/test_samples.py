@@ -114,6 +114,7 @@ def test_scrape_and_catalog_name_the_same_metrics(tmp_path: Path) -> None:
     """But for those of `forebay canary`, which is another process, of several workers, and of prometheus-client."""
     others = {metric.name for group in ("Canary", "Operating system") for metric in GROUPS[group]}
     others |= {"forebay_workers_attached", "forebay_keeper_missed_produces_total"}
+    others |= {"forebay_worker_connections"}
     others |= {name for name in CATALOG if name.startswith("forebay_process_")}
     assert shown(tmp_path).keys() == CATALOG.keys() - others
 

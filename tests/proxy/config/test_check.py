@@ -290,11 +290,11 @@ def test_cache_larger_than_memory_is_refused() -> None:
 
 
 def test_each_further_process_takes_memory() -> None:
-    """One worker is in PROCESS_BYTES; from two on there is a keeper, too."""
+    """One worker is in PROCESS_BYTES; from two on there are a keeper and a spare process, too."""
     limits = Limits()
     room = 4 * GIB - limits.request_memory_bytes - limits.response_memory_bytes - PROCESS_BYTES
     assert found(cache=Cache(size_bytes=room, directory=""), workers=1) == ConfigFindings((), ())
-    three = room - 3 * FURTHER_PROCESS_BYTES
+    three = room - 4 * FURTHER_PROCESS_BYTES
     assert found(cache=Cache(size_bytes=three, directory=""), workers=3).warnings == ()
     (warning,) = found(cache=Cache(size_bytes=three + 1, directory=""), workers=3).warnings
     assert "above the limit of 4GiB" in warning

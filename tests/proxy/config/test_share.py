@@ -27,6 +27,18 @@ def test_all_shares_together_are_within_the_bound(workers: int) -> None:
             assert (mine == 0) == (bound == 0), name
 
 
+@pytest.mark.parametrize("workers", [2, 31])
+def test_each_begins_with_as_many_slots_as_one_process_as_far_as_its_share_allows(
+    workers: int,
+) -> None:
+    config = build_config()
+    for name in ("data_slots", "control_slots"):
+        whole = getattr(config.isolation, name)
+        part = getattr(share_config(config, workers).isolation, name)
+        assert part.initial == min(whole.initial, part.ceiling)
+        assert 1 <= part.floor <= part.initial <= part.ceiling
+
+
 def test_a_connection_s_bounds_are_within_the_share() -> None:
     share = share_config(build_config(), 31).limits
     assert share.connection_request_memory_bytes <= share.request_memory_bytes

@@ -32,7 +32,7 @@ def transport_of(end: Messages) -> asyncio.Transport:
 async def test_messages_arrive_whole_and_in_order() -> None:
     first, second, got, _ = await connect()
     for number in range(1000):
-        assert first.send(messages.ADMIT, number, bytes(number % 700), memoryview(b"view"))
+        assert first.send(messages.USED, number, bytes(number % 700), memoryview(b"view"))
     await until(lambda: len(got) == 1000)
     assert [one[1] for one in got] == list(range(1000))
     assert got[999][2:] == (bytes(999 % 700), b"view")
@@ -44,13 +44,13 @@ async def test_what_is_unsent_is_bounded_and_goes_on_once_it_is_taken() -> None:
     first, second, got, _ = await connect()
     transport_of(second).pause_reading()
     piece, sent = bytes(4 << 20), 0
-    while first.send(messages.ADMIT, piece):
+    while first.send(messages.USED, piece):
         sent += 1
         first.flush()
     assert UNSENT_BYTES < first.unsent_bytes <= UNSENT_BYTES + 2 * len(piece)
     transport_of(second).resume_reading()
     await until(lambda: len(got) == sent)
-    assert first.send(messages.ADMIT, piece)
+    assert first.send(messages.USED, piece)
     first.close()
 
 

@@ -164,8 +164,8 @@ def test_acknowledged_records_are_seen_by_all_until_the_next_epoch() -> None:
         attach_segment(os.dup(shown.segment.fd)), partition.topic, 0, partition.slot, 3
     )
     seen.look(0)
-    late = forward_one(seen, 130)
-    lib.pt_tell_all(late, 1)
+    late, heard = forward_one(seen, 130), attach_segment(os.dup(shown.segment.fd)).open_heard(1)
+    lib.pt_show_acknowledged(late, 1, heard)
     other.look(0)
     assert other.has_unseen(100)
     assert not other.has_unseen(130)
@@ -175,7 +175,7 @@ def test_acknowledged_records_are_seen_by_all_until_the_next_epoch() -> None:
     other.look(0)
     assert not other.has_unseen(100)
     seen.row.acknowledged_end = 130
-    lib.pt_tell_all(late, 1)  # of an epoch that is over
+    lib.pt_show_acknowledged(late, 1, heard)  # of an epoch that is over
     other.look(0)
     assert not other.has_unseen(100)
 

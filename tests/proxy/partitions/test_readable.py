@@ -75,6 +75,21 @@ def test_by_offset_and_high_watermark(high_watermark, offset, expected):
     assert look(*build_stored(high_watermark), offset) == expected
 
 
+@pytest.mark.parametrize(
+    ("offset", "expected"),
+    [
+        (10, (ReadState.MISS, "locked", -1)),
+        (9, (ReadState.MISS, "locked", -1)),
+        (20, (ReadState.AT_END, "", 20)),
+    ],
+)
+def test_an_arena_that_another_process_has_locked_is_left_to_the_broker(offset, expected):
+    broker, partition = build_stored()
+    broker.cache.reads_only = True
+    broker.cache._a.shared = broker.cache._a.torn = broker.cache._a.lock_stuck = 1
+    assert look(broker, partition, offset) == expected
+
+
 def test_stored_offset_below_log_start_is_a_miss():
     broker, partition = build_stored(log_start_offset=12)
     assert look(broker, partition, 11)[0] is ReadState.MISS

@@ -1,6 +1,7 @@
 """Responses to Forebay's own Fetches: errors and their pauses, new epochs, divergences, transactions."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from protocol.errors import ErrorCode
 from proxy.broker import Broker
 from proxy.partitions import update
 from proxy.partitions.back_off import FIRST_PAUSE_S, REFUSED_FOR_S
-from proxy.partitions.update import learn_error
+from proxy.partitions.update import learn_error, wake_waiters
 from proxy.replica_fetcher.poll import NOTHING_STORED, may_be_truncated, plan_asked
 from tests.kit.cache_batches import build_run, insert
 from tests.protocol.markers import build_marker
@@ -392,3 +393,18 @@ def test_a_new_epoch_wakes_who_waits_although_the_offsets_are_the_same(broker):
     assert woken == []
     brought(broker, 4, epoch=EPOCH + 1)
     assert woken == [partition]
+
+
+def test_who_waits_for_several_is_woken_once_with_all_that_have_changed(broker):
+    """A process waits for many: what it is not told of, its clients wait for until max_wait."""
+    woken = []
+
+    class Waiter:
+        def wake(self, *changed):
+            woken.append(changed)
+
+    waiter = Waiter()
+    waited: list[Any] = [SimpleNamespace(parked={waiter: None}) for _ in range(3)]
+    others: Any = SimpleNamespace(parked={})
+    wake_waiters(broker, [*waited[:2], others, waited[2]])
+    assert woken == [tuple(waited)]

@@ -31,7 +31,7 @@ def orders(monkeypatch, broker):
     for name in ("access_log", "cache", "stored_runs", "partitions", "topics", "replica_fetcher"):
         setattr(broker, name, getattr(quiet, name))
     broker.stores_on = lambda listener: True
-    return quiet.follow()
+    yield quiet.follow()  # its cache closes with the broker
 
 
 def ask(link, api_key):

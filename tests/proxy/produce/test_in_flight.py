@@ -268,8 +268,8 @@ def test_a_lost_link_answers_nothing(link):
     assert (link.got, len(link.replies)) == ([], 1)
 
 
-def test_failed_store_does_not_reach_the_client(link):
-    link.broker.cache.appender = None
+def test_failed_store_does_not_reach_the_client(link, monkeypatch):
+    monkeypatch.setattr(link.broker.cache, "appender", None)
     assert link.produce(batch_v2(3))
     link.reply(100)
     assert link.got == [build_answer(100)]

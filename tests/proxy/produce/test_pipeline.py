@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from proxy.partitions import store
+from proxy.broker import Broker
 from proxy.produce.pipeline import RING
 from tests.kit.played import ISOLATED, OFF, ON
 from tests.proxy.pipeline_pair import twins
@@ -278,13 +278,13 @@ async def test_produce_behind_a_delayed_fetch_is_not_late(pair):
 async def test_materialized_request_is_not_answered_by_the_pipeline(pair, monkeypatch):
     for _ in range(2):
         pair.do("feed", pair.request())
-    admitted = store.admit_response
+    admitted = Broker.admit_produced
 
     def admit(broker, *values):
         broker.scheduler._materialize()
         admitted(broker, *values)
 
-    monkeypatch.setattr(store, "admit_response", admit)
+    monkeypatch.setattr(Broker, "admit_produced", admit)
     pair.do("read")
     pair.owed()
     pair.do("answer", pair.build_answer(pair.waiting.pop(0)))

@@ -6,7 +6,12 @@ import pytest
 
 from protocol import control, metadata
 from protocol.errors import ErrorCode
-from proxy.replica_fetcher.broker_settings import EVERY_S, FETCH_MAX_BYTES_DEFAULT, Node
+from proxy.replica_fetcher.broker_settings import (
+    EVERY_S,
+    FETCH_MAX_BYTES_DEFAULT,
+    RETRY_S,
+    Node,
+)
 from proxy.replica_fetcher.fetcher import ReplicaFetcher
 from tests.proxy.followed_partition import EPOCH, QuietBroker, stand_in
 
@@ -21,6 +26,7 @@ class AskedBroker(QuietBroker):
         self.node = Node(stand_in(self))
         self.this, self.error_code, self.message = this, error_code, message
         self.described = []
+        self.listed = NODES
         self.own_connections = SimpleNamespace(
             usable=True, link=lambda _name: self, listener="clients"
         )
@@ -45,7 +51,7 @@ class AskedBroker(QuietBroker):
 
     def cluster(self, _answer, _version):
         return SimpleNamespace(
-            cluster_id="one", brokers=[SimpleNamespace(node_id=node) for node in NODES]
+            cluster_id="one", brokers=[SimpleNamespace(node_id=node) for node in self.listed]
         )
 
     def describe(self, node_id, _version):
@@ -77,6 +83,20 @@ def test_all_nodes_are_asked_without_a_hint(monkeypatch):
     broker = AskedBroker(monkeypatch, message=None)
     broker.node.tick(0.0)
     assert broker.described == [4, 2, 9]
+    assert broker.node.node_id == 9
+
+
+@pytest.mark.parametrize("listed", [(4, 2), ()])
+def test_a_broker_that_its_controller_fences_is_asked_again_soon(monkeypatch, listed):
+    """Metadata lists it once it is back."""
+    broker = AskedBroker(monkeypatch)
+    broker.listed = listed
+    broker.node.tick(0.0)
+    assert (broker.described, broker.node.node_id) == ([*listed], -1)
+    broker.listed = NODES
+    broker.node.tick(RETRY_S - 0.1)
+    assert broker.described == [*listed]
+    broker.node.tick(RETRY_S)
     assert broker.node.node_id == 9
 
 

@@ -113,7 +113,7 @@ def test_error_returns_a_partition_after_its_pause() -> None:
 class Silent:
     """Waits, and does nothing when it is woken."""
 
-    def wake(self, _partition: object) -> None:
+    def wake(self, *_partitions: object) -> None:
         """Nothing follows."""
 
     def note_acknowledged(self, _partition: object) -> None:

@@ -89,8 +89,8 @@ class Waiting:
     def __init__(self, watched):
         self.watched, self.seen = watched, []
 
-    def wake(self, partition):
-        self.seen.append((partition.index, self.watched.leases()))
+    def wake(self, *partitions):
+        self.seen.append((partitions[-1].index, self.watched.leases()))
 
     def note_acknowledged(self, _partition):
         """Nobody is woken by it."""

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from proxy.keeper.broker import ShowingFetcher
 from proxy.replica_fetcher import session_poll
+from proxy.replica_fetcher.fetcher import ReplicaFetcher
 from proxy.replica_fetcher.session_poll import REST_MOST_S, REST_TIMES, SessionPoll
 from tests.proxy.followed_partition import EPOCH, LEASE_UNTIL_S, QuietBroker, learn, stand_in
 from tests.proxy.manual_clock import ManualClock
@@ -28,12 +30,12 @@ EXACTLY = 1e-9
 class Resting:
     """Two partitions at HW 20 in the session of a poll, asked about at `link` while that is not None."""
 
-    def __init__(self, clock: ManualClock) -> None:
+    def __init__(self, clock: ManualClock, rest_times: float = REST_TIMES) -> None:
         self.clock, self.busy_s, self.woken = clock, 0.0, 0
         self.broker = broker = QuietBroker()
         stand_in(broker).now = self.now
         self.link: PlayedLink | None = PlayedLink()
-        self.poll = SessionPoll(stand_in(broker), "watch", LEASE_UNTIL_S / 3)
+        self.poll = SessionPoll(stand_in(broker), "watch", LEASE_UNTIL_S / 3, rest_times=rest_times)
         stand_in(broker.replica_fetcher).pump = self.pump
         broker.replica_fetcher.polled = lambda _poll: self.pump()
         self.partitions = [broker.follow(index) for index in range(2)]
@@ -64,7 +66,7 @@ class Resting:
     def links(self) -> object:
         return stand_in(Links(self.link))
 
-    def wake(self, _partition: Partition) -> None:
+    def wake(self, *_partitions: Partition) -> None:
         """The delayed Fetch is answered."""
         self.woken += 1
         self.clock.now += self.busy_s
@@ -125,6 +127,19 @@ def test_the_poll_rests_in_proportion_and_counts_as_open(
     resting.clock.advance(2 * EXACTLY)
     assert (resting.sent, resting.poll.in_flight) == (before + 1, True)
     assert (resting.clock.timers, resting.open_polls) == ([], [1, 1])
+
+
+def test_a_keeper_rests_for_what_workers_do_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ReplicaFetcher.rest_times == REST_TIMES < ShowingFetcher.rest_times
+    clock = ManualClock()
+    clock.replace_loop(monkeypatch, session_poll.__name__)
+    keeper = Resting(clock, ShowingFetcher.rest_times)
+    before, busy_s = keeper.sent, BUSY_S / 10
+    keeper.bring_news(busy_s)
+    clock.advance(ShowingFetcher.rest_times * busy_s - EXACTLY)
+    assert keeper.sent == before
+    clock.advance(2 * EXACTLY)
+    assert keeper.sent == before + 1
 
 
 def test_a_response_without_news_is_followed_by_the_next_request(resting: Resting) -> None:

@@ -30,13 +30,14 @@ if TYPE_CHECKING:
 PROGRAM = Path(__file__).with_name("stub_process.py")
 RUNNER = """
 import asyncio, json, logging, sys
-from proxy.supervisor import spawner
+from proxy.supervisor import run, spawner
 from proxy.supervisor.run import serve
 from tests.proxy.supervisor.configured import build_config
 logging.basicConfig(level="INFO", format="%(message)s")
 settings = {tuple(path): value for path, value in json.loads(sys.argv[1])}
 config = build_config(settings, sys.argv[2])
 spawner.MOST_WORKERS = int(sys.argv[3])
+run.SPARE_AFTER_S = 0.1
 command = [sys.executable, "-I", "-S", *sys.argv[4:]]
 raise SystemExit(asyncio.run(serve(config, command, "0", ())))
 """
@@ -173,6 +174,21 @@ class StubGroup:
         """Until another process than `former` is ready in its place; its id."""
         wait_until(lambda: self.list_ready().get(who, former) != former)
         return self.list_ready()[who]
+
+    def wait_for_spare(self) -> int:
+        """Until a spare process waits; its id."""
+        wait_until(lambda: self.find_spare() is not None)
+        found = self.find_spare()
+        assert found is not None
+        return found
+
+    def find_spare(self) -> int | None:
+        """The process that waits for a handover; None: there is none."""
+        started = {one["pid"] for one in self.read_events("started")}
+        for one in self.read_events("spare"):
+            if one["pid"] not in started and self.is_running(one["pid"]):
+                return int(one["pid"])
+        return None
 
     def connect(self) -> Client:
         client = Client(self.port)

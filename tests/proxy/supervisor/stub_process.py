@@ -4,11 +4,13 @@ Owns what it takes from the handover, read as plain values, so that it starts in
 is a line of JSON in `events`. Files in `orders` say what it does at its start: `ROLE-NUMBER`, or `ROLE`, with words of
 `exit CODE`, `late` (not ready before the file is gone), `mute` (no heartbeat), `stay` (ignores the signals at which
 it should end), `refuse` (of the keeper, at any time: reloads are refused).
-Arguments: the directory, and the handover's descriptor, which the supervisor appends.
+Arguments: the directory, and the handover's descriptor, which the supervisor appends, or `--spare` and that of a
+socket, over which it is given the handover later.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import mmap
 import os
@@ -18,6 +20,7 @@ import signal
 import socket
 import sys
 import time
+from array import array
 from pathlib import Path
 
 BEAT_S = 0.05
@@ -226,8 +229,31 @@ def open_socket(fd):
     return one
 
 
+def wait_for_handover(directory, fd):
+    """The handover's descriptor; all have the supervisor's numbers."""
+    events = os.open(f"{directory}/events", os.O_WRONLY | os.O_APPEND)
+    said = {"event": "spare", "pid": os.getpid(), "role": "spare", "number": 0}
+    said["inherited"] = sorted(list_descriptors())
+    os.write(events, json.dumps(said).encode() + b"\n")
+    os.close(events)
+    with socket.socket(fileno=fd) as waiting:
+        content, received, _, _ = socket.recv_fds(waiting, 4096, 253)
+    if not received:
+        sys.exit(0)
+    wanted = array("i", content)
+    moved = [fcntl.fcntl(each, fcntl.F_DUPFD, 1000) for each in received]
+    for each in received:
+        os.close(each)
+    for each, number in zip(moved, wanted, strict=True):
+        os.dup2(each, number)
+        os.close(each)
+    return wanted[0]
+
+
 if __name__ == "__main__":
-    handed = int(sys.argv[2])
+    handed = int(sys.argv[-1])
+    if sys.argv[2] == "--spare":
+        handed = wait_for_handover(sys.argv[1], handed)
     content = pickle.loads(os.pread(handed, 1 << 20, 0))
     os.close(handed)
     Stub(sys.argv[1], content).run()

@@ -147,7 +147,7 @@ def test_a_signal_ends_former_workers_and_successors(tmp_path: Path) -> None:
         group.send(signal.SIGUSR2)
         wait_until(lambda: len(group.list_ready()) == 4)
         group.send(signal.SIGTERM)
-        wait_until(lambda: len(group.read_events("ended")) == 3)
+        wait_until(lambda: len(group.read_events("ended")) >= 3)  # a killed successor may be one
         group.order("worker-4", "")
         assert group.wait() == 0
         assert group.says("the upgrade failed, the former worker goes on: Forebay is stopping")

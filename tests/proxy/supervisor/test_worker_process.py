@@ -15,6 +15,7 @@ import pytest
 from proxy.sockets import bind_all
 from proxy.supervisor.figures import RESTARTS, Figures
 from proxy.supervisor.handover import ConfigInForce, Handover
+from proxy.supervisor.launch import launch
 from proxy.supervisor.worker_process import WorkerEnd, WorkerProcess
 from tests.proxy.supervisor.configured import build_config, count_descriptors
 
@@ -34,10 +35,16 @@ COUNTED = Figures()
 COUNTED[RESTARTS, "exit"] = 7
 
 
-def handing_over(config: Config, sockets: Sockets) -> Callable[[int], Handover]:
-    """What a supervisor gives to a worker. Its file of the configuration in force is another's."""
-    in_force = ConfigInForce(2)
-    return lambda heartbeat: Handover(config, in_force, (), sockets, heartbeat, None, COUNTED)
+def launching(
+    command: list[str], config: Config, sockets: Sockets
+) -> Callable[[int], tuple[int, int]]:
+    """How a supervisor starts a worker. Its file of the configuration in force is another's."""
+
+    def launch_with(heartbeat: int) -> tuple[int, int]:
+        in_force = ConfigInForce(2)
+        return launch(command, Handover(config, in_force, (), sockets, heartbeat, None, COUNTED))
+
+    return launch_with
 
 
 def start(
@@ -52,8 +59,7 @@ def start(
     sockets = bind_all(config)
     try:
         return WorkerProcess(
-            [sys.executable, "-c", program],
-            handing_over(config, sockets),
+            launching([sys.executable, "-c", program], config, sockets),
             config,
             on_ready,
             on_starved,
@@ -215,7 +221,7 @@ async def test_a_command_that_is_not_there_leaves_nothing_open() -> None:
     sockets = bind_all(config)
     open_before = count_descriptors()
     with pytest.raises(FileNotFoundError):
-        WorkerProcess(["/nowhere/python"], handing_over(config, sockets), config, lambda: None)
+        WorkerProcess(launching(["/nowhere/python"], config, sockets), config, lambda: None)
     assert count_descriptors() == open_before
     sockets.close()
 

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from proxy.admin.live_state import LiveState
+
 
 @pytest.fixture
 def config_file(tmp_path: Path) -> Iterator[Path]:
@@ -43,9 +45,12 @@ def config_file(tmp_path: Path) -> Iterator[Path]:
     )
     loop, ready, places = asyncio.new_event_loop(), threading.Event(), []
 
+    async def read_state() -> LiveState:
+        return build_state()
+
     async def serve() -> None:
         server = AdminServer(
-            build_view(build_state) | {"/garbage": lambda: HttpResponse(b"[]")}, access=access.check
+            build_view(read_state) | {"/garbage": lambda: HttpResponse(b"[]")}, access=access.check
         )
         places.append(await server.start(bind(Address("127.0.0.1", 0))))
         ready.set()

@@ -88,13 +88,18 @@ def test_a_disk_that_is_busy_and_one_without_counters() -> None:
     [
         ({"admitted_at": None}, "not in memory"),
         ({"bytes_pace": 1e9}, "no: keeps up"),
-        ({"retention_ms": -1, "kept_s": None}, "never"),
-        ({"kept_s": -1.0}, "may be deleted now"),
+        ({"retention_ms": -1}, "never"),
+        ({"record_age_s": 101.0}, "may be deleted now"),
         ({"time_pace": 9.0}, "no: catches up"),
     ],
 )
 def test_each_end_has_its_words(changed: dict[str, Any], said: str) -> None:
     assert said in draw(describe(build_state(behind=[build_behind(**changed)])))
+
+
+def test_workers_are_counted_where_there_are_several() -> None:
+    assert "workers" not in draw(describe(build_state()))
+    assert "1 of 2 workers" in draw(describe(build_state(workers=(1, 2))))
 
 
 def test_names_of_clients_are_neither_markup_nor_commands_to_a_terminal() -> None:

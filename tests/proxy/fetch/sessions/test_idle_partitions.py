@@ -37,6 +37,7 @@ class Scene:
         self.covered: list[int] = []
         self.used: list[object] = []
         broker = SimpleNamespace(
+            keeps=True,
             config=SimpleNamespace(cache=SimpleNamespace(authorize_every_s=period_s)),
             counters=Counters(),
             purgatory=Purgatory(10),
