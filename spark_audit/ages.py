@@ -15,7 +15,6 @@ A clock is that of stored bytes, all partitions, of one boot; fetches of workers
 is the clock at the fetch less the clock before the batch: the batch itself is part of it.
 """
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -35,9 +34,6 @@ LEAST_BATCH_BYTES: Final = 61
 """The shortest batch: a head without records (DefaultRecordBatch.RECORD_BATCH_OVERHEAD)."""
 BUCKET_PIECES: Final = 4
 """Pieces of runs in a bucket of offsets, on average: fewer would be copied into more buckets each."""
-SALTED_ROWS: Final = 2_000_000
-"""Joined fetches for each salt, which copies all pieces: so many at one place of a partition may be one task's."""
-SALTS_MAX: Final = 64
 CARRIED: Final = (
     *("boot", "v", "ts", "topic", "partition", "offset", "result", "wouldHit", "bytes"),
     *("ageBytes", "admittedBytes"),
@@ -70,19 +66,12 @@ def _judge_start(row: Mapping[str, Any]) -> LogStart:
     return LogStart(row["boot"], clock if is_gapless else 0, has_all)
 
 
-def plan_salts(fetches: int) -> int:
-    """Into how many parts the fetches of one place are cut, where so many are joined."""
-    return min(SALTS_MAX, max(1, math.ceil(fetches / SALTED_ROWS)))
-
-
-def build_ages(
-    fetches: DataFrame, segments: DataFrame, starts: list[LogStart], salts: int = 1
-) -> DataFrame:
+def build_ages(fetches: DataFrame, segments: DataFrame, starts: list[LogStart]) -> DataFrame:
     """Fetches that carried records and were hits, misses or observed: CARRIED, `kind`, `least` and `most`. `boot` is
     whose clock they have.
     `segments`: of `build_segments`, read twice and worth caching.
     """
-    return say_ages(fetches).unionByName(find_ages(fetches, segments, starts, salts))
+    return say_ages(fetches).unionByName(find_ages(fetches, segments, starts))
 
 
 def say_ages(fetches: DataFrame) -> DataFrame:
@@ -96,11 +85,9 @@ def say_ages(fetches: DataFrame) -> DataFrame:
     )
 
 
-def find_ages(
-    fetches: DataFrame, segments: DataFrame, starts: list[LogStart], salts: int = 1
-) -> DataFrame:
+def find_ages(fetches: DataFrame, segments: DataFrame, starts: list[LogStart]) -> DataFrame:
     """The others: joined to what was stored, in any file of the boot's log."""
-    return _date(_served(fetches).where(~_is_said()), segments, starts, salts)
+    return _date(_served(fetches).where(~_is_said()), segments, starts)
 
 
 def sum_ages(ages: DataFrame) -> DataFrame:
@@ -199,10 +186,10 @@ def _estimate(runs: DataFrame) -> DataFrame:
     )
 
 
-def _date(asked: DataFrame, segments: DataFrame, starts: list[LogStart], salts: int) -> DataFrame:
+def _date(asked: DataFrame, segments: DataFrame, starts: list[LogStart]) -> DataFrame:
     """The join. A partition's offsets are cut into buckets that hold about BUCKET_PIECES each, whose width goes to all
-    tasks: one number for each partition. A bucket's fetches are spread over `salts`. Of the pieces that hold an offset
-    and were stored before the fetch, the latest counts.
+    tasks: one number for each partition. Where many fetches meet in one bucket Spark divides them (`session`, skew). Of
+    the pieces that hold an offset and were stored before the fetch, the latest counts.
     """
     key = ["boot", "of", "partition"]
     widths = segments.groupBy(*key).agg(
@@ -214,14 +201,10 @@ def _date(asked: DataFrame, segments: DataFrame, starts: list[LogStart], salts: 
         F.floor(F.col("from") / F.col("width")),
         F.floor((F.col("to") - 1) / F.col("width")),
     )
-    pieces = (
-        segments.join(F.broadcast(widths), key)
-        .select(
-            _place_of().alias("place"),
-            *("from", "to", "low", "lowTo", "high", "highTo"),
-            F.explode(F.sequence(first, last)).alias("bucket"),
-        )
-        .withColumn("salt", F.explode(F.sequence(F.lit(0), F.lit(salts - 1))))
+    pieces = segments.join(F.broadcast(widths), key).select(
+        _place_of().alias("place"),
+        *("from", "to", "low", "lowTo", "high", "highTo"),
+        F.explode(F.sequence(first, last)).alias("bucket"),
     )
     places = asked.join(F.broadcast(widths), key, "left").select(
         F.monotonically_increasing_id().alias("row"),
@@ -229,10 +212,9 @@ def _date(asked: DataFrame, segments: DataFrame, starts: list[LogStart], salts: 
         *("offset", "admittedBytes"),
         _place_of().alias("place"),
         F.floor(F.col("offset") / F.col("width")).alias("bucket"),
-        F.pmod(F.xxhash64("ts", "offset"), F.lit(salts)).cast("int").alias("salt"),
     )
     is_held = (F.col("from") <= F.col("offset")) & (F.col("to") > F.col("offset"))
-    same = [places[name] == pieces[name] for name in ("place", "bucket", "salt")]
+    same = [places[name] == pieces[name] for name in ("place", "bucket")]
     is_before = _clock_at("low") < F.col("admittedBytes")
     met = places.join(pieces, [*same, is_held, is_before], "left")
     clocks = F.when(

@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spark_audit import tables
 from spark_audit.ages import (
-    AGES_SINCE,
     build_segments,
     find_ages,
     find_log_starts,
-    plan_salts,
     sum_ages,
 )
 from spark_audit.calibration import Calibration, calibrate
@@ -43,12 +41,9 @@ def read_curves(
     boots: list[dict[str, Any]],
     cache_size_bytes: int | None,
     topics: list[dict[str, Any]],
-    reasons: list[dict[str, Any]],
     say: Callable[[str], None],
 ) -> tuple[Curves, WhatIf | None]:
-    """The sizing curves, and other policies on the same log (None: nothing was stored or read). `reasons`: partitions
-    by result, in any number of rows.
-    """
+    """The sizing curves, and other policies on the same log (None: nothing was stored or read)."""
     partitions = merge_partitions(frames["load_partitions"]).persist()
     load = build_load(frames["load_boots"], partitions)
     sizes = {boot["boot"]: boot["cacheSizeBytes"] for boot in boots}
@@ -58,8 +53,7 @@ def read_curves(
     whole = kept
     if whole is None:
         segments = build_segments(good_lines(table.lines, "block")).persist()
-        salts = plan_salts(_count_asked(boots, reasons))
-        whole = _join_whole(table, segments, boots, salts, partitions, load.boot)
+        whole = _join_whole(table, segments, boots, partitions, load.boot)
     ages = frames["ages"].unionByName(whole.ages)
     names = [row["topic"] for row in topics]
     curves = build_curves(ages, calibration, cache_size_bytes, names, load.boot)
@@ -79,7 +73,6 @@ def _join_whole(
     table: LineTable,
     segments: DataFrame,
     boots: list[dict[str, Any]],
-    salts: int,
     partitions: DataFrame,
     boot: str | None,
 ) -> Whole:
@@ -87,7 +80,7 @@ def _join_whole(
     replay.
     """
     fetches = good_lines(table.lines, "fetch")
-    found = find_ages(tables.name_topics(fetches), segments, find_log_starts(boots), salts)
+    found = find_ages(tables.name_topics(fetches), segments, find_log_starts(boots))
     replayed = boot or ""
     near = table.find_near(replayed)
     # of several brokers' cached pieces most tasks would have nothing of the one that is replayed
@@ -129,12 +122,3 @@ def _with_results(whole: Whole, what_if: WhatIf | None) -> Whole:
         return whole
     said = {"events": what_if.events, "results": [list(one) for one in what_if.results]}
     return whole._replace(extra=whole.extra | said)
-
-
-def _count_asked(boots: list[dict[str, Any]], reasons: list[dict[str, Any]]) -> int:
-    """At most how many fetches do not say their age themselves, so that they are joined to what was stored. From
-    version 3 on hits do.
-    """
-    if any(boot["schemaVersion"] < AGES_SINCE for boot in boots):
-        return sum(boot["fetchLines"] for boot in boots)
-    return sum(row["partitions"] for row in reasons if row["result"] != "hit")

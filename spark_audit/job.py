@@ -287,11 +287,9 @@ def _query(
         written = write_tables(pool, spark, plan_tables(facts, frames, window_ms), directory, say)
 
         def query_curves() -> tuple[Curves, WhatIf | None]:
-            topics, reasons = written.top("by_topic", "topic"), by_reason.result().to_pylist()
+            topics = written.top("by_topic", "topic")
             say("computing the sizing curve")
-            found = read_curves(
-                spark, source.table, frames, boots, cache_size_bytes, topics, reasons, say
-            )
+            found = read_curves(spark, source.table, frames, boots, cache_size_bytes, topics, say)
             write_file(Store(spark), f"{directory}/sizing_curve", _list_curve(found[0].whole))
             return found
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections import Counter
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -13,13 +15,10 @@ from spark_audit import tables
 from spark_audit.ages import (
     DATED,
     NEVER,
-    SALTED_ROWS,
-    SALTS_MAX,
     UNKNOWN,
     build_ages,
     build_segments,
     find_log_starts,
-    plan_salts,
 )
 from spark_audit.reading import find_inputs, good_lines, read_lines
 from spark_audit.sums import sum_boot_lines
@@ -27,7 +26,7 @@ from tests.kit.log_lines import unfold
 from tests.spark_audit.replay import Fetch, Produce, Shape, Step, build_load, write_load
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -35,6 +34,16 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 SHAPE = Shape([3, 2, 1, 1], 500, 3_000, 3 * MIB, {0.5: 5e3, 0.5001: 1.5e6}, burst=3)
 CACHE_BYTES = 512 * 1024
+CROWD = 4000
+SKEW = {
+    "spark.sql.maxPlanStringLength": "1000000",
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+    "spark.sql.shuffle.partitions": "8",
+    "spark.sql.adaptive.advisoryPartitionSizeInBytes": "4k",
+    "spark.sql.adaptive.skewJoin.skewedPartitionThresholdInBytes": "8k",
+}
+"""What a session has for large input, at the size of a test."""
 
 
 def true_ages(steps: list[Step]) -> list[int]:
@@ -52,6 +61,19 @@ def true_ages(steps: list[Step]) -> list[int]:
 
 Line = dict[str, Any]
 Rows = list[Line]
+
+
+@contextmanager
+def settings(spark: SparkSession, wanted: dict[str, str]) -> Iterator[None]:
+    """The session with `wanted`, and afterwards with what it had."""
+    had = {key: spark.conf.get(key) for key in wanted}
+    for key, value in wanted.items():
+        spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key, value in had.items():
+            spark.conf.set(key, str(value))
 
 
 def rewrite(
@@ -144,10 +166,13 @@ TRUNCATED: list[Step] = [Produce(0, 1000), Fetch(0, 0, 1), Produce(1, 5000), Fet
 
 
 class Judged(NamedTuple):
-    """The fetches of each boot, in the order of its log, with `kind`, `least` and `most`; and with five salts."""
+    """The fetches of each boot, in the order of its log, with `kind`, `least` and `most`. `crowd`: those of FORGETFUL,
+    of which one is there CROWD times, as `crowd_plan` has found them.
+    """
 
     rows: dict[str, Rows]
-    salted: Rows
+    crowd: Rows
+    crowd_plan: str
 
 
 @pytest.fixture(scope="module")
@@ -182,24 +207,27 @@ def judged(
     fetches, segments = good_lines(lines, "fetch"), build_segments(good_lines(lines, "block"))
     names = ("boot", "v", "ts", "partition", "offset", "result", "kind", "least", "most")
 
-    def judge(asked: DataFrame, salts: int) -> Rows:
-        ages = build_ages(asked, segments, starts, salts).select(*names, "admittedBytes")
+    def judge(asked: DataFrame) -> tuple[Rows, str]:
+        ages = build_ages(asked, segments, starts).select(*names, "admittedBytes")
         rows = [row.asDict() for row in ages.collect()]
-        return sorted(rows, key=lambda row: (row["admittedBytes"], row["ts"]))
+        plan = ages._jdf.queryExecution().executedPlan().toString()
+        return sorted(rows, key=lambda row: (row["admittedBytes"], row["ts"])), plan
 
-    rows = judge(fetches, 1)
+    rows, _ = judge(fetches)
     boots = {
         boot: [row for row in rows if row["boot"] == boot] for boot in {r["boot"] for r in rows}
     }
-    salted = judge(fetches.where(F.col("boot") == FORGETFUL), 5)
+    asked = fetches.where(F.col("boot") == FORGETFUL)
+    one = asked.where(F.col("result") == "miss").orderBy("admittedBytes").limit(1)
+    copies = spark.range(CROWD - 1).drop("id").crossJoin(one)
+    with settings(spark, SKEW):
+        crowd, plan = judge(asked.unionByName(copies).repartition(8))
     lines.unpersist()
-    return Judged(boots, salted)
+    return Judged(boots, crowd, plan)
 
 
 def test_a_forgetful_ghost_leaves_no_age_unknown(judged: Judged, steps: list[Step]) -> None:
-    """The ghost holds eight runs: most misses have no age in their line. The block lines have all; salts change
-    nothing.
-    """
+    """The ghost holds eight runs: most misses have no age in their line. The block lines have all."""
     rows = judged.rows[FORGETFUL]
     assert {row["result"] for row in rows} == {"hit", "miss"}
     ages = sorted(true_ages(steps))
@@ -212,7 +240,15 @@ def test_a_forgetful_ghost_leaves_no_age_unknown(judged: Judged, steps: list[Ste
     assert max(hits) <= CACHE_BYTES, (
         "an age holds the batch, so that no hit is older than the cache"
     )
-    assert sorted(map(str, judged.salted)) == sorted(map(str, rows))
+
+
+def test_a_place_that_many_ask_for_is_no_task_s_alone(judged: Judged) -> None:
+    """Readers that begin at the same offset. Spark divides them, and each has the age that one alone has."""
+    assert "SortMergeJoin(skew=true)" in judged.crowd_plan
+    alone = Counter(map(str, judged.rows[FORGETFUL]))
+    crowd = Counter(map(str, judged.crowd))
+    (one,) = (row for row in crowd if crowd[row] != alone[row])
+    assert crowd - alone == {one: CROWD - 1} and not alone - crowd
 
 
 def test_versions_before_3_give_bounds_that_hold_the_truth(
@@ -271,10 +307,3 @@ def test_a_worker_s_fetches_are_dated_by_what_its_keeper_stored(judged: Judged) 
     assert found == alone and WORKER not in judged.rows
     missed = [row for row in judged.rows[""] if row["result"] == "miss"]
     assert missed and {(row["kind"], row["least"]) for row in missed} == {(UNKNOWN, 0)}
-
-
-@pytest.mark.parametrize(
-    ("lines", "salts"), [(0, 1), (SALTED_ROWS, 1), (SALTED_ROWS + 1, 2), (10**12, SALTS_MAX)]
-)
-def test_salts_follow_the_fetches(lines: int, salts: int) -> None:
-    assert plan_salts(lines) == salts
