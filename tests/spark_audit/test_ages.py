@@ -66,14 +66,14 @@ Rows = list[Line]
 @contextmanager
 def settings(spark: SparkSession, wanted: dict[str, str]) -> Iterator[None]:
     """The session with `wanted`, and afterwards with what it had."""
-    had = {key: spark.conf.get(key) for key in wanted}
+    had = {key: str(spark.conf.get(key)) for key in wanted}
     for key, value in wanted.items():
         spark.conf.set(key, value)
     try:
         yield
     finally:
         for key, value in had.items():
-            spark.conf.set(key, str(value))
+            spark.conf.set(key, value)
 
 
 def rewrite(
