@@ -58,12 +58,12 @@ class ReplicaFetcher:
     """Keeps the leader state of partitions up to date."""
 
     rest_times: float = REST_TIMES
-    """Rest of the standing poll after news, in times of what they took in this process."""
+    """Rest of a standing poll after news, in times of what they took in this process."""
 
     def __init__(self, broker: FetcherServices) -> None:
         self._broker = broker
         self._long_s = broker.config.cache.confirm_every_s / 3
-        self._hot = SessionPoll(broker, "watch", self._long_s, rest_times=self.rest_times)
+        self._hot = SessionPoll(broker, "watch", self._long_s)
         self._idle: list[SessionPoll] = []
         self._join_polls = JoinPolls(broker, JOIN_POLLS, self._long_s)
         self._client_polls = ClientPolls(broker, self._long_s)

@@ -47,7 +47,11 @@ class Wakeups(Protocol):
 
 
 class Polls(Confirmation, Protocol):
-    """The replica fetcher, as its polls and the questions about topics see it."""
+    """The replica fetcher, as its polls and the questions about topics see it. `rest_times`: a standing poll's rest
+    after news, in times of what they took.
+    """
+
+    rest_times: float
 
     def ask(
         self, partition: Partition, link: AnyLink | None, asked: FetchPartition | None = None

@@ -69,8 +69,7 @@ class SessionPoll:
     """Poll of `members` on the own connection `name`, one request at a time.
 
     `max_wait_s`: of a request, at most. `pause_s`: how long the poll waits between two requests
-    while the broker grants no session. `rest_times`: the rest after news, in times of what they
-    took here. `is_refused`: the last response granted none.
+    while the broker grants no session. `is_refused`: the last response granted none.
     """
 
     __slots__ = (
@@ -88,7 +87,6 @@ class SessionPoll:
         "_missing_bytes",
         "_pause_s",
         "_rest",
-        "_rest_times",
         "_rest_until",
         "_session",
         "_turn",
@@ -106,11 +104,9 @@ class SessionPoll:
         name: str,
         max_wait_s: float,
         pause_s: float = 0.0,
-        rest_times: float = REST_TIMES,
     ) -> None:
         self._broker = broker
         self.name = name
-        self._rest_times = rest_times
         self._max_wait_s = max_wait_s
         self._wait_s = max_wait_s  # of the request in flight
         self._delay_s = 0.0  # by which responses have come after that wait, of late
@@ -363,7 +359,8 @@ class SessionPoll:
         """Send the next request, after a rest if there were news: they came at `news_at` (seconds)."""
         self.in_flight = False
         if news_at is not None:
-            rest_s = min(self._rest_times * (self._broker.now() - news_at), REST_MOST_S)
+            rest_times = self._broker.replica_fetcher.rest_times
+            rest_s = min(rest_times * (self._broker.now() - news_at), REST_MOST_S)
             if rest_s > 0:
                 self._rest = asyncio.get_running_loop().call_later(rest_s, self._rested)
         self._broker.replica_fetcher.polled(self)

@@ -20,6 +20,7 @@ from proxy.fetch.readers import ProcessTotals, Readers
 from proxy.fetch.wakeups import WakeupBatch
 from proxy.partitions.table import Partitions
 from proxy.partitions.topics import Leader, Topics
+from proxy.replica_fetcher.session_poll import REST_TIMES
 from tests.kit.cache_batches import build_run, insert
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ def known(found: Found | None) -> Found:
 
 class QuietWatch:
     """A replica fetcher that records its calls."""
+
+    rest_times: float = REST_TIMES
 
     def __init__(self):
         self.polls: list[object] = []

@@ -35,7 +35,8 @@ class Resting:
         self.broker = broker = QuietBroker()
         stand_in(broker).now = self.now
         self.link: PlayedLink | None = PlayedLink()
-        self.poll = SessionPoll(stand_in(broker), "watch", LEASE_UNTIL_S / 3, rest_times=rest_times)
+        self.poll = SessionPoll(stand_in(broker), "watch", LEASE_UNTIL_S / 3)
+        stand_in(broker.replica_fetcher).rest_times = rest_times
         stand_in(broker.replica_fetcher).pump = self.pump
         broker.replica_fetcher.polled = lambda _poll: self.pump()
         self.partitions = [broker.follow(index) for index in range(2)]
