@@ -150,6 +150,19 @@ def end_vanished(one: socket.socket, timeout_s: float) -> None:
     one.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(timeout_s * 1000))
 
 
+@contextlib.contextmanager
+def handing_over(one: socket.socket) -> Iterator[None]:
+    """Context in which a connection is created of `one`, whose descriptor is the transport's from then on, however
+    that ends. uvloop leaves it to `one` too where the transport has closed before its `create_connection` returns
+    (loop.pyx, `_attach_fileobj`): to be closed once more, when the number is another connection's.
+    """
+    try:
+        yield
+    finally:
+        if not isinstance(asyncio.get_running_loop(), asyncio.SelectorEventLoop):
+            one.detach()
+
+
 async def accept_clients(
     listening: socket.socket,
     take: Callable[[socket.socket], None],

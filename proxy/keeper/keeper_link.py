@@ -27,7 +27,7 @@ from proxy.keeper.told import RING_BYTES, Ring
 from proxy.partitions._rows import ffi, lib
 from proxy.partitions.topics import NO_LEADER
 from proxy.partitions.update import wake_waiters
-from proxy.sockets import until_readable
+from proxy.sockets import handing_over, until_readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -170,7 +170,8 @@ class KeeperLink:
         link = Messages(self._take, self._end)
         self._lost.clear()
         self._messages = link
-        await loop.create_unix_connection(lambda: link, sock=sock)
+        with handing_over(sock):
+            await loop.create_unix_connection(lambda: link, sock=sock)
         gc.collect()  # what connections knew of former keepers' memory dies in cycles, and it stays mapped until then
         self.attached += 1
         log.info("attached to the keeper")

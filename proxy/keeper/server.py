@@ -21,7 +21,7 @@ from blockcache.errors import ArenaTorn
 from blockcache.left import TORN
 from proxy.keeper.messages import HELLO, WORKER_ENDED
 from proxy.keeper.worker_link import WorkerLink
-from proxy.sockets import is_of_this_user
+from proxy.sockets import handing_over, is_of_this_user
 
 if TYPE_CHECKING:
     from proxy.keeper.broker import KeeperBroker
@@ -119,7 +119,8 @@ class KeeperServer:
         link.told.start()
         self._broker.links[number] = link
         self._broker.shown.segment.listen(number, True)
-        await loop.create_unix_connection(lambda: link.messages, sock=sock)
+        with handing_over(sock):
+            await loop.create_unix_connection(lambda: link.messages, sock=sock)
         log.info("a worker is attached", extra={"worker": number, "pid": pid})
 
     @property

@@ -31,6 +31,7 @@ from proxy.config.units import Address
 from proxy.net.framed_transport import FramedTransport, Hooks
 from proxy.net.signed_session import SignedSession, SignInRefused
 from proxy.pipe import connect
+from proxy.sockets import handing_over
 
 if TYPE_CHECKING:
     import ssl
@@ -84,9 +85,10 @@ class Dial:
         hostname = self.server_hostname if self.ssl_context else None
         async with asyncio.timeout(self.connect_timeout_s):
             broker = await connect(Address(self.host, self.port), self.connect_timeout_s)
-            transport, _ = await loop.create_connection(
-                build, sock=broker, ssl=self.ssl_context, server_hostname=hostname
-            )
+            with handing_over(broker):
+                transport, _ = await loop.create_connection(
+                    build, sock=broker, ssl=self.ssl_context, server_hostname=hostname
+                )
         return transport
 
 
