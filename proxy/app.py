@@ -42,7 +42,7 @@ from proxy.build_info import find_version
 from proxy.config.load import Loaded
 from proxy.config.share import share_config
 from proxy.dispatch import Dispatch
-from proxy.group import GroupAnswers
+from proxy.group import GroupAnswers, find_gaps
 from proxy.identity.sign_in_check import SignInCheck, SignInPlace
 from proxy.janitor import Janitor
 from proxy.keeper.broker import KeeperBroker
@@ -149,7 +149,7 @@ class Forebay:
             self.figures, number, lambda: self.broker.handshakes.open_connections
         )
         if role is Role.WORKER:
-            self.broker.handshakes.give_way = self.turns.find_wait_s
+            self.broker.handshakes.turns = self.turns
         self.own_connections = OwnConnections(self.broker, choose_own(self.listeners))
         self.broker.own_connections = self.own_connections
         self.sign_in_check = SignInCheck(self.broker, list_sign_in_places(self.listeners))
@@ -159,6 +159,7 @@ class Forebay:
             self.sign_in_check,
             config.listeners[0].upstream,
             self.boot,
+            partial(find_gaps, config, self.figures) if role is Role.KEEPER else list,
         )
         self.takeover = Takeover(self.broker, end_torn)
         self.switches = SwitchStore() if switches is None else switches
@@ -274,6 +275,7 @@ class Forebay:
         for index, entry in enumerate(self.config.listeners):
             with naming(f"listener {entry.name}", entry.listen, f"listeners[{index}].listen"):
                 await by_name[entry.name].start(sockets.listeners[index])
+        self.turns.enter()
 
     async def _wait_for_broker(self) -> None:
         """Until the broker answers; then a little longer, for its node id: it decides about the arena."""

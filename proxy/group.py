@@ -6,6 +6,7 @@ Owns who says what. Must not know how parts are added (metrics/merge.py, admin/g
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from functools import partial
 from typing import TYPE_CHECKING
@@ -19,13 +20,26 @@ from proxy.admin.http import ISOLATION, PROMETHEUS_TEXT, HttpResponse, json_answ
 from proxy.admin.live_state import read_state
 from proxy.admin.live_view import build_view
 from proxy.admin.samples import collect
+from proxy.supervisor.figures import FALLBACK, WORKERS
+from proxy.switches.bypass import list_unpiped
 
 if TYPE_CHECKING:
     from metrics.collector import Sample
     from proxy.admin.http import Handler
     from proxy.admin.live_state import LiveState
     from proxy.admin.samples import Process
+    from proxy.config.model import Config
     from proxy.keeper.server import KeeperServer
+    from proxy.supervisor.figures import Figures
+
+READY = "forebay_ready"
+
+
+def find_gaps(config: Config, figures: Figures) -> list[str]:
+    """Why clients should not connect although a keeper is well: no worker accepts, nor does the supervisor for it."""
+    if figures[WORKERS,]:
+        return []
+    return list_unpiped(config) if figures[FALLBACK,] else ["no worker is ready yet"]
 
 
 class GroupAnswers:
@@ -38,10 +52,17 @@ class GroupAnswers:
 
     def answer_keeper(self, path: str) -> bytes:
         """What this worker adds to a path; b"": nothing."""
+        is_draining = (
+            self._process.readiness.is_draining
+        )  # another worker has its place: that one says
         if path == METRICS:
-            return pack_samples(self._collect(), time.monotonic() - self._began)
+            samples = [one for one in self._collect() if not (is_draining and one.name == READY)]
+            return pack_samples(samples, time.monotonic() - self._began)
         if path == TOP:
-            return pack_state(read_state(self._process))
+            state = read_state(self._process)
+            if is_draining:
+                state = dataclasses.replace(state, is_ready=True, reasons=[])
+            return pack_state(state)
         if path == ISOLATION:
             return json_answer(self._process.broker.scheduler.report()).body
         return b""

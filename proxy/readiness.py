@@ -9,7 +9,7 @@ import logging
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from proxy.config.units import Address
     from proxy.identity.sign_in_check import SignInCheck
@@ -21,18 +21,19 @@ log = logging.getLogger("forebay")
 
 
 class Readiness:
-    """Whether clients should connect: all listeners are bound, the broker is reachable, Forebay can
-    sign in where it does so for clients, and the process is not stopping.
+    """Whether clients should connect: all listeners are bound, other processes that are needed are there, the broker
+    is reachable, Forebay can sign in where it does so for clients, and the process is not stopping.
     """
 
     __slots__ = (
         "_boot",
-        "_is_draining",
+        "_find_gaps",
         "_listeners",
         "_own_connections",
         "_sign_in_check",
         "_upstream",
         "_was_ready",
+        "is_draining",
     )
 
     def __init__(
@@ -42,14 +43,19 @@ class Readiness:
         sign_in_check: SignInCheck,
         upstream: Address,
         boot: str,
+        find_gaps: Callable[[], list[str]] = list,
     ) -> None:
-        """`upstream`: the broker's address. `boot` names the process in log lines."""
+        """`upstream`: the broker's address. `boot` names the process in log lines. `find_gaps`: why no other process
+        serves clients, where this one does not.
+        """
         self._upstream = upstream
         self._sign_in_check = sign_in_check
         self._listeners = listeners
         self._own_connections = own_connections
         self._boot = boot
-        self._is_draining = False
+        self._find_gaps = find_gaps
+        self.is_draining = False
+        """Whether the process is stopping."""
         self._was_ready: bool | None = None
 
     def check(self) -> tuple[bool, list[str]]:
@@ -57,8 +63,9 @@ class Readiness:
         reasons = [
             f"listener {one.name} is not bound" for one in self._listeners if not one.is_bound
         ]
-        if self._is_draining:
+        if self.is_draining:
             reasons.append("stopping")
+        reasons += self._find_gaps()
         if not self._own_connections.reachable:
             reasons.append(
                 f"the broker at {self._upstream} is not reachable: {self._own_connections.refusal}"
@@ -78,4 +85,4 @@ class Readiness:
 
     def drain(self) -> None:
         """Note that the process is stopping."""
-        self._is_draining = True
+        self.is_draining = True

@@ -12,9 +12,10 @@ import contextlib
 import errno
 import logging
 import os
+import select
 import socket
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from proxy.config.units import Address
 
@@ -30,6 +31,8 @@ KEEPER_BACKLOG = 64
 """Workers that wait for the keeper to accept; twice as many as there can be, since some may have given up."""
 PAUSE_S = 1.0
 """Pause after accepting has failed (no descriptors left), as in asyncio's own servers."""
+LOOK_S = 0.001
+"""How often a process that lets others accept looks whether they have."""
 PROBES = 10
 """Number of keepalive probes within `limits.idleTimeout`."""
 _CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
@@ -163,22 +166,32 @@ def handing_over(one: socket.socket) -> Iterator[None]:
             one.detach()
 
 
+class Turns(Protocol):
+    """Which of several processes takes the next client (`proxy.accept_turns`)."""
+
+    @property
+    def most_s(self) -> float:
+        """How long clients wait for others, in seconds."""
+
+    def gives_way(self) -> bool:
+        """Whether a client that waits is another process's."""
+
+    def note_in_vain(self) -> None:
+        """Clients have waited for others for `most_s`."""
+
+
 async def accept_clients(
-    listening: socket.socket,
-    take: Callable[[socket.socket], None],
-    give_way: Callable[[], float] | None = None,
+    listening: socket.socket, take: Callable[[socket.socket], None], turns: Turns | None = None
 ) -> None:
     """Call `take` with each client of a listening socket that does not block, until cancelled. A failed
-    accept is logged, and followed by a pause of PAUSE_S. `give_way`: asked while a client waits, for how many seconds
-    another process may take it first; None: there is no other.
+    accept is logged, and followed by a pause of PAUSE_S. `turns` None: no other process accepts.
     """
     loop = asyncio.get_running_loop()
     while True:
         try:
-            if give_way is not None:
+            if turns is not None:
                 await until_readable(listening)
-                if wait_s := give_way():
-                    await asyncio.sleep(wait_s)
+                await _let_others_accept(listening, turns)
                 client, _ = listening.accept()
                 client.setblocking(False)
             else:
@@ -190,6 +203,18 @@ async def accept_clients(
             await asyncio.sleep(PAUSE_S)
             continue
         take(client)
+
+
+async def _let_others_accept(listening: socket.socket, turns: Turns) -> None:
+    """Return once the client that waits is this process's, or others have taken all that waited."""
+    loop, waiting = asyncio.get_running_loop(), select.poll()
+    waiting.register(listening, select.POLLIN)
+    ends = loop.time() + turns.most_s
+    while turns.gives_way() and waiting.poll(0):
+        if loop.time() >= ends:
+            turns.note_in_vain()
+            return
+        await asyncio.sleep(LOOK_S)
 
 
 async def until_readable(one: socket.socket) -> None:

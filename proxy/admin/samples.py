@@ -59,7 +59,9 @@ QUEUE_GAUGES = (
 
 
 class ReadinessCheck(Protocol):
-    """Whether clients should connect (`proxy.app.Readiness`)."""
+    """Whether clients should connect (`proxy.readiness.Readiness`)."""
+
+    is_draining: bool
 
     def check(self) -> tuple[bool, list[str]]:
         """Return whether clients should connect, and the reasons if not."""

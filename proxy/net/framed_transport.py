@@ -212,11 +212,7 @@ class FramedTransport(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         is_plain = transport.get_extra_info("ssl_object") is None
         self._transport.set_write_buffer_limits(high=0 if is_plain else 1, low=0)
-        try:
-            self.plain_fd = transport.get_extra_info("socket").fileno() if is_plain else -1
-        except OSError:  # uvloop: its socket was closed before the event loop came to this call
-            self._transport.abort()
-            return
+        self.plain_fd = transport.get_extra_info("socket").fileno() if is_plain else -1
         if not self.peer:
             self.peer = "{}:{}".format(*(transport.get_extra_info("peername") or ("?", 0))[:2])
         if self._closed:

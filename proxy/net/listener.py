@@ -137,7 +137,7 @@ class Listener(Generic[Services, Kept]):
         loop = asyncio.get_running_loop()
         for one in sockets:
             one.setblocking(False)
-        is_shared = self.broker.handshakes.give_way is not None
+        is_shared = self.broker.handshakes.turns is not None
         if context is None and not self.hosts.is_proxied and not is_shared:
             for one in sockets:
                 self._servers.append(

@@ -78,9 +78,9 @@ class PassThroughListener:
         """Accept clients from `sockets`, which listen and do not block, and own them."""
         loop = asyncio.get_running_loop()
         self._sockets, self.bound = sockets, find_address(sockets)
-        give_way = self._broker.handshakes.give_way
+        turns = self._broker.handshakes.turns
         self._accepting = [
-            loop.create_task(accept_clients(one, self._take, give_way)) for one in sockets
+            loop.create_task(accept_clients(one, self._take, turns)) for one in sockets
         ]
         log.info(
             "listener %s: clients at %s, broker at %s; bytes pass unread, without cache",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from proxy.accounting.counters import ClientCounts
+    from proxy.sockets import Turns
 
     Made = Callable[[asyncio.Transport], None]
     First = Callable[[socket.socket], Awaitable[Made]]
@@ -60,8 +61,8 @@ class Handshakes:
     def __init__(self, counts: ClientCounts, max_connections: int) -> None:
         self._counts = counts
         self._under_way: dict[asyncio.Task[None], None] = {}
-        self.give_way: Callable[[], float] | None = None
-        """For how many seconds a client is left to other processes; None: there is no other."""
+        self.turns: Turns | None = None
+        """Those of several processes that accept; None: there is no other."""
         self.set_limit(max_connections)
 
     def set_limit(self, max_connections: int) -> None:
@@ -98,7 +99,8 @@ class Handshakes:
             log.warning("closing a client at limits.maxConnections")
             client.close()
             return
-        if len(self) >= self.limit:
+        has_handshake = context is not None or first is not None
+        if has_handshake and len(self) >= self.limit:
             oldest = next(iter(self._under_way))
             del self._under_way[oldest]
             self._end("too_many_handshakes")
@@ -181,9 +183,9 @@ class TlsServer:
         """Accept from `sockets`, which listen and do not block."""
         loop = asyncio.get_running_loop()
         self._sockets = sockets
-        give_way = self._handshakes.give_way
+        turns = self._handshakes.turns
         self._accepting = [
-            loop.create_task(accept_clients(one, self._take, give_way)) for one in sockets
+            loop.create_task(accept_clients(one, self._take, turns)) for one in sockets
         ]
 
     def is_serving(self) -> bool:

@@ -58,8 +58,14 @@ class Spare:
             raise
 
     def give(self, handover: Handover) -> tuple[int, int] | None:
-        """Have it be the process of a handover. Returns its id and its pidfd; None: it cannot, and is gone."""
-        fd = write_handover(handover)
+        """Have it be the process of a handover. Returns its id and its pidfd; None: it cannot, and is gone. Raises
+        OSError, after which it is gone, too.
+        """
+        try:
+            fd = write_handover(handover)
+        except OSError:
+            self.drop()
+            raise
         given = [fd, *handover.list_descriptors()]
         try:
             with self._socket:

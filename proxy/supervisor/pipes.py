@@ -19,7 +19,7 @@ from proxy.config.networks import HostLists, parse_address
 from proxy.pipe import Carried, Pipe, connect
 from proxy.sockets import accept_clients
 from proxy.supervisor.figures import PIPES, PIPES_REFUSED, PIPES_TOTAL
-from proxy.switches.bypass import find_obstacle
+from proxy.switches.bypass import find_obstacle, list_unpiped
 
 if TYPE_CHECKING:
     import socket
@@ -44,6 +44,7 @@ class Pipes:
             for entry, each in zip(config.listeners, sockets, strict=True)
             for one in each
         ]
+        self._unpiped = list_unpiped(config)
         self._limits = config.limits
         self._lists = {
             entry.name: HostLists(entry.allow or (), entry.deny or ()) for entry in config.listeners
@@ -74,12 +75,7 @@ class Pipes:
 
     def list_problems(self) -> list[str]:
         """Why clients of some listener are not served, a sentence each."""
-        found = {
-            entry.name: f"listener {entry.name} closes its clients: {obstacle}"
-            for entry, _ in self._listeners
-            if (obstacle := find_obstacle(entry))
-        }
-        return [*found.values(), *self._refusals.values()]
+        return [*self._unpiped, *self._refusals.values()]
 
     def open(self) -> None:
         """Accept clients of all listeners."""

@@ -53,6 +53,9 @@ class Watcher(Protocol):
     def note_change(self) -> None:
         """A process is not ready any more, or another one has its post."""
 
+    async def note_renewal(self, post: Post) -> None:
+        """Its process has ended as `renew` had it; the next one starts at once."""
+
     async def note_stuck(self, post: Post) -> None:
         """Its process was killed, and does not end."""
 
@@ -112,7 +115,7 @@ class Post:
                     return end
                 was_first, self._is_first = self._is_first, False
                 if self._was_ordered(end):
-                    self._watcher.note_change()
+                    await self._watcher.note_renewal(self)
                 elif was_first and end.reason == "exit" and not end.was_ready:
                     return end
                 else:

@@ -200,6 +200,12 @@ class Supervisor:
         self._figures[WORKERS,] = sum(post.is_ready for post in self._workers)
         self._figures[KEEPER_READY,] = int(self._main.is_ready)
 
+    async def note_renewal(self, post: Post) -> None:
+        """See `Watcher`."""
+        self.note_change()
+        if post is self._main:
+            await self._fallback.answer_admin()
+
     async def note_stuck(self, post: Post) -> None:
         """See `Watcher`."""
         if post is self._main:

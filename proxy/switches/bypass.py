@@ -23,6 +23,15 @@ def find_obstacle(listener: ListenerConfig) -> str:
     return "TLS to the broker begins at Forebay" if listener.upstream_tls.enabled else ""
 
 
+def list_unpiped(config: Config) -> list[str]:
+    """Of which listeners clients are closed while the supervisor pipes all others, and why: a sentence each."""
+    return [
+        f"listener {one.name} closes its clients: {obstacle}"
+        for one in config.listeners
+        if (obstacle := find_obstacle(one))
+    ]
+
+
 def list_bypassed(config: Config, state: SwitchState) -> frozenset[str]:
     """The names of the listeners that are bypassed. Those with `passThrough` pass all bytes unread as they are."""
     return frozenset(

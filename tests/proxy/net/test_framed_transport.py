@@ -1,7 +1,6 @@
 """One framed transport on a played socket: departure of bytes, and the calls that report it."""
 
 import asyncio
-import errno
 from itertools import pairwise
 from typing import Any
 
@@ -396,23 +395,6 @@ def test_early_bytes_leave_when_the_socket_opens():
     played.framed.connection_made(played.transport)
     assert played.transport.pieces == [b"early"]
     assert played.sent == [("a", True)]
-
-
-def test_a_socket_that_was_closed_before_it_opened_is_lost(monkeypatch):
-    """uvloop calls `connection_made` of a transport whose descriptor is gone by then."""
-    played = Listening(connect=False)
-    played.send("a", b"early")
-
-    def find(_transport, name):
-        if name == "socket":
-            raise OSError(errno.EBADF, "Bad file descriptor")
-
-    monkeypatch.setattr(PlayedTransport, "get_extra_info", find)
-    played.framed.connection_made(played.transport)
-    assert played.transport.calls == ["abort"]
-    played.framed.connection_lost(None)
-    assert (played.transport.pieces, played.sent) == ([], [("a", False)])
-    assert played.closed == [None]
 
 
 def test_on_drained_runs_when_nothing_is_left():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from proxy.sockets import Sockets, bind_all
+from proxy.supervisor import launch as launch_module
 from proxy.supervisor.figures import RESTARTS, Figures
 from proxy.supervisor.handover import ConfigInForce, Handover, NoHandover
 from proxy.supervisor.launch import MOST_DESCRIPTORS, SPARE, Spare, launch, wait_for_handover
@@ -104,6 +106,23 @@ def test_a_spare_process_that_has_ended_is_refused_and_leaves_nothing(given: Giv
     assert count_descriptors() == open_before
     with pytest.raises(ChildProcessError):
         os.waitpid(spare.pid, 0)
+
+
+def test_one_that_cannot_be_given_its_handover_is_gone(
+    given: Given, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No descriptor is left for it."""
+
+    def fail(_handover: Handover) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    before = count_descriptors()
+    spare = Spare(COMMAND)
+    monkeypatch.setattr(launch_module, "write_handover", fail)
+    with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):
+        spare.give(given.handover)
+    assert count_descriptors() == before
+    assert not Path(f"/proc/{spare.pid}").exists()
 
 
 def test_one_that_was_reaped_meanwhile_is_refused(given: Given) -> None:

@@ -200,6 +200,17 @@ def test_a_fault_drops_the_arena(group: StubGroup, who: tuple[str, int]) -> None
     assert group.figure(KEEPER_RESTARTS, "exit") == 0
 
 
+def test_the_supervisor_answers_operators_while_the_keeper_is_renewed(group: StubGroup) -> None:
+    """As after any other end of it: probes wait for nobody."""
+    ready = group.list_ready()
+    group.order("keeper", "late")
+    os.kill(ready["worker", 2], signal.SIGSEGV)
+    wait_until(lambda: KEEPER not in group.list_ready())
+    assert group.ask("/livez")[0] == group.ask("/readyz")[0] == 200
+    group.order("keeper", "")
+    group.wait_for_next(KEEPER, ready[KEEPER])
+
+
 def test_a_signal_drains_workers_first_and_the_keeper_last(group: StubGroup) -> None:
     clients = group.connect_to_each({1, 2, 3})
     for client in clients.values():
