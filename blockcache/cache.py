@@ -43,7 +43,8 @@ SIZE_MIN = 64 * 1024
 CLOCK_MAX = 1 << 62
 fc_contiguous_ends: Callable[..., int] = lib.fc_contiguous_ends
 NOT_STORED, RECLAIM, TORN = lib.FC_NOT_STORED, lib.FC_RECLAIM, lib.FC_TORN
-WITHHELD = TORN, lib.FC_BUSY
+WITHHELD = TORN, lib.FC_BUSY, lib.FC_STALE
+"""Nothing to a process that only reads: its keeper may drop a partition, or a lock be held, at any moment."""
 IDENTITY_BYTES: Final[int] = lib.FC_IDENTITY_BYTES
 """The most that `BlockCache.note_identity` takes."""
 NO_EDGES = Edges(-1, -1, -1, -1, -1, -1)
@@ -192,12 +193,20 @@ class BlockCache:
         goes on with the other. Hits of before stay as they are. As `attach`, but for memory that it reads already.
         """
         if self.is_same(memory.fd):
-            memory.close()
-            self._arena.memory.try_hold(holder)  # closing has let go of it
+            self.decline(memory, holder)
             return
         former = self._arena.memory
         self.__dict__.update(BlockCache.attach(memory, holder).__dict__)
         former.close()
+
+    def decline(self, memory: ArenaMemory, holder: int) -> None:
+        """Close another descriptor of memory that is not to be attached. It may be this cache's, which closing lets go
+        of: it is held again.
+        """
+        is_same = self.is_same(memory.fd)
+        memory.close()
+        if is_same:
+            self._arena.memory.try_hold(holder)
 
     def release_holder(self, holder: int) -> bool:
         """Lets go of all pins of a reading process that is dead, in any thread if the arena is shared. False where that

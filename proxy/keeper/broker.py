@@ -58,7 +58,7 @@ class RowTable:
 
 
 class ShownPartition(Partition):
-    """A partition whose new epochs are shown at once."""
+    """A partition whose new epochs and lost logs are shown at once."""
 
     __slots__ = ("_shown",)
 
@@ -76,6 +76,11 @@ class ShownPartition(Partition):
     def enter_epoch(self, is_new: bool, is_stored: bool) -> None:
         """As its base, and shown before anything of the epoch is stored."""
         super().enter_epoch(is_new, is_stored)
+        self._shown.show(self)
+
+    def forget_log(self, probe_offset: int, is_stored: bool) -> None:
+        """As its base, and shown before anything else is learned of it."""
+        super().forget_log(probe_offset, is_stored)
         self._shown.show(self)
 
 
@@ -122,8 +127,12 @@ class ShowingFetcher(ReplicaFetcher):
         self._shown = broker.shown
 
     def changed(self, partition: Partition) -> None:
-        """As its base."""
+        """As its base. Shown at once where it has left a shared lease: the answer that is being learned may renew that
+        for all.
+        """
         super().changed(partition)
+        if not partition.leader_state.lease.is_shared:
+            self._shown.show(partition)
         self._shown.mark(partition)
 
     def doubt(self, partition: Partition) -> None:
@@ -193,9 +202,12 @@ class KeeperBroker(Broker):
         return ShowingFetcher(self)
 
     def invalidate(self, partition: Partition, from_offset: int, reason: str) -> None:
-        """As its base: first nobody serves what is about to go, then all see what is left."""
+        """As its base: nobody serves what is about to go, nor what was found while it went, and all see what is
+        left.
+        """
         self.shown.withdraw(partition)
         super().invalidate(partition, from_offset, reason)
+        self.shown.withdraw(partition)
         self.shown.show(partition)
 
     def distrust(self, topic: Topic, reason: str) -> None:

@@ -16,7 +16,7 @@ import os
 import socket
 from typing import TYPE_CHECKING, Any, Final
 
-from blockcache.arena_file import ArenaError
+from blockcache.arena_file import ArenaError, ArenaMemory
 from blockcache.errors import ArenaTorn
 from proxy.keeper import messages
 from proxy.keeper.messages import HELLO, Messages
@@ -143,6 +143,7 @@ class KeeperLink:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         sock.setblocking(False)
         fds: list[int] = []
+        arena_fd = -1
         segment: RowMemory | None = None
         try:
             await loop.sock_connect(sock, self._address)
@@ -155,12 +156,15 @@ class KeeperLink:
             fds = [ring_fd, wake_fd]
             segment = attach_segment(rows_fd)
             boot = hello.removeprefix(HELLO).decode("ascii", "replace")
-            self._broker.attach_cache(arena_fd, self._number, boot)
+            owned_fd, arena_fd = arena_fd, -1
+            self._broker.attach_cache(owned_fd, self._number, boot)
             fds = []
             ring = Ring(ring_fd, wake_fd, segment.leases)
         except BaseException:
             for fd in fds:
                 os.close(fd)
+            if arena_fd >= 0:
+                self._broker.cache.decline(ArenaMemory(arena_fd), self._number)
             if segment is not None:
                 segment.close()
             sock.close()
@@ -170,8 +174,12 @@ class KeeperLink:
         link = Messages(self._take, self._end)
         self._lost.clear()
         self._messages = link
-        with handing_over(sock):
-            await loop.create_unix_connection(lambda: link, sock=sock)
+        try:
+            with handing_over(sock):
+                await loop.create_unix_connection(lambda: link, sock=sock)
+        except OSError:
+            self._end()
+            raise
         gc.collect()  # what connections knew of former keepers' memory dies in cycles, and it stays mapped until then
         self.attached += 1
         log.info("attached to the keeper")

@@ -43,7 +43,11 @@ class Ring:
     """
 
     def __init__(self, fd: int, wake_fd: int, leases: Any) -> None:
-        self._shared, self._native = _map(fd, leases)
+        try:
+            self._shared, self._native = _map(fd, leases)
+        except OSError:
+            os.close(wake_fd)
+            raise
         self._wake_fd = wake_fd
         self.missed = 0
 
@@ -76,10 +80,14 @@ class RingReader:
     ) -> None:
         self._broker, self._on_broken = broker, on_broken
         fd = os.memfd_create("forebay-told", os.MFD_CLOEXEC)
-        os.ftruncate(fd, lib.PT_RING_HEAD + size_bytes)
-        self._shared, self._native = _map(os.dup(fd), ffi.NULL)
+        try:
+            os.ftruncate(fd, lib.PT_RING_HEAD + size_bytes)
+            self._shared, self._native = _map(os.dup(fd), ffi.NULL)
+            self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        except OSError:
+            os.close(fd)
+            raise
         self._taken = ffi.new("pt_taken *")
-        self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._fd = fd
         self._is_open = True
 
@@ -148,18 +156,23 @@ class RingReader:
         if said == lib.PT_LEFT:
             broker.attempt(lambda: self._finish(now), "storing from Produce")
         if taken.batches:
-            broker.counters.produce.batches["store"] += taken.batches
-            broker.counters.stored.batches["produce"] += taken.batches
-            for number in range(taken.count):
-                one = taken.stored[number]
-                partition = rows.find(one.row.slot)
-                if partition.parked:
-                    store.announce_all(broker, partition, one.first, one.last, now)
-                broker.shown.mark(partition)
+            broker.attempt(lambda: self._announce(now), "announcing what is stored")
         return said
 
+    def _announce(self, now: float) -> None:
+        """Count what C has stored, and show it."""
+        broker, taken = self._broker, self._taken
+        broker.counters.produce.batches["store"] += taken.batches
+        broker.counters.stored.batches["produce"] += taken.batches
+        for number in range(taken.count):
+            one = taken.stored[number]
+            partition = broker.partitions.rows.find(one.row.slot)
+            if partition.parked:
+                store.announce_all(broker, partition, one.first, one.last, now)
+            broker.shown.mark(partition)
+
     def _finish(self, now: float) -> None:
-        """Do what C has left of an entry."""
+        """Do what C has left of an entry. What it revokes is shown before anything renews a lease."""
         broker, taken = self._broker, self._taken
         rows = broker.partitions.rows
         batches = taken.forwarded
@@ -168,10 +181,12 @@ class RingReader:
         ]
         forwarded = ForwardedBatches(batches, taken.number, partitions)
         frame = memoryview(ffi.buffer(taken.frame, taken.frame_bytes))
-        store.admit_response(broker, frame, forwarded, b"", NO_ROWS, now, work.native)
-        for partition in partitions:
-            assert partition is not None
-            broker.shown.mark(partition)
+        try:
+            store.admit_response(broker, frame, forwarded, b"", NO_ROWS, now, work.native)
+        finally:
+            for partition in filter(None, partitions):
+                broker.shown.show(partition)
+                broker.shown.mark(partition)
 
 
 def _map(fd: int, leases: Any) -> tuple[Any, Any]:

@@ -157,7 +157,7 @@ def process_answer(
     broker: FetcherServices, learn: Callable[[], object], polled: Callable[[], object]
 ) -> None:
     """Learn from a response and answer the waiters, then send the next poll, then count."""
-    broker.catch_up()
+    broker.attempt(broker.catch_up, "what workers have told")
     broker.accounts.hold()
     broker.wakeups.gather()
     for step in (

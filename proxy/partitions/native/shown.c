@@ -89,7 +89,7 @@ int pt_show(const pt_row *row, pt_shown *shown, int64_t lease, int64_t stable_of
                             size) == 0) {
         return 0;
     }
-    int is_other_epoch = shown->epoch != now.epoch || shown->slot != now.slot;
+    int is_other_log = shown->epoch != now.epoch || shown->slot != now.slot || now.high_watermark < shown->high_watermark;
     __atomic_store_n(&shown->version, shown->version + 1, __ATOMIC_RELAXED);
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
     if (is_other) {
@@ -97,7 +97,7 @@ int pt_show(const pt_row *row, pt_shown *shown, int64_t lease, int64_t stable_of
     }
     memcpy((char *)shown + WRITTEN_FROM, (const char *)&now + WRITTEN_FROM, size);
     __atomic_store_n(&shown->version, shown->version + 1, __ATOMIC_SEQ_CST);
-    if (is_other_epoch) {
+    if (is_other_log) { /* what was acknowledged may be gone */
         __atomic_store_n(&shown->acknowledged_end, row->acknowledged_end, __ATOMIC_SEQ_CST);
     }
     return 1;
@@ -206,7 +206,8 @@ static void tell_acknowledged(const pt_row *row, int64_t epoch) {
         return;
     }
     raise_end(&shown->acknowledged_end, row->acknowledged_end);
-    if (__atomic_load_n(&shown->epoch, __ATOMIC_SEQ_CST) != epoch) { /* it may have been truncated since */
+    if (__atomic_load_n(&shown->epoch, __ATOMIC_SEQ_CST) != epoch || shown->slot != row->slot) {
+        /* it may have been truncated since, or be another partition */
         __atomic_store_n(&shown->acknowledged_end, -1, __ATOMIC_SEQ_CST);
     }
 }

@@ -169,3 +169,24 @@ def test_poll_rests_after_refusal_or_loss(answered):
     assert not watched.send()
     watched.broker.clock_s += REST_S
     assert watched.send()
+
+
+def test_a_poll_goes_on_where_what_workers_have_told_cannot_be_taken():
+    watched, failed = Watched(), []
+
+    def fail():
+        raise ValueError("an entry of the ring")
+
+    def attempt(action, doing):
+        try:
+            action()
+        except ValueError:
+            failed.append(doing)
+
+    stand_in(watched.broker).catch_up = fail
+    stand_in(watched.broker).attempt = attempt
+    assert watched.send()
+    watched.link.answer(*(shown(index, 21) for index in range(2)))
+    assert watched.broker.replica_fetcher.polls == [watched.poll]
+    assert failed == ["what workers have told"] and not watched.poll.in_flight
+    assert [one.leader_state.high_watermark for one in watched.partitions] == [21, 21]
