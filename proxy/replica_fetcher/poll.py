@@ -157,7 +157,10 @@ def process_answer(
     broker: FetcherServices, learn: Callable[[], object], polled: Callable[[], object]
 ) -> None:
     """Learn from a response and answer the waiters, then send the next poll, then count."""
-    broker.attempt(broker.catch_up, "what workers have told")
+    try:
+        broker.catch_up()
+    except Exception:
+        broker.failed("what workers have told")
     broker.accounts.hold()
     broker.wakeups.gather()
     for step in (

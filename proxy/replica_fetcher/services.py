@@ -87,6 +87,9 @@ class FetcherServices(PartitionServices, Protocol):
     def replica_fetcher(self) -> Polls:
         """The replica fetcher itself."""
 
+    def failed(self, doing: str) -> None:
+        """Log and count the error that is being handled."""
+
     def catch_up(self) -> None:
         """Store what was acknowledged to other processes: an answer of the broker may be about it."""
 

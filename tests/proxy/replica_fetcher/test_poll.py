@@ -172,19 +172,14 @@ def test_poll_rests_after_refusal_or_loss(answered):
 
 
 def test_a_poll_goes_on_where_what_workers_have_told_cannot_be_taken():
-    watched, failed = Watched(), []
+    watched = Watched()
+    failed: list[str] = []
 
     def fail():
         raise ValueError("an entry of the ring")
 
-    def attempt(action, doing):
-        try:
-            action()
-        except ValueError:
-            failed.append(doing)
-
     stand_in(watched.broker).catch_up = fail
-    stand_in(watched.broker).attempt = attempt
+    stand_in(watched.broker).failed = failed.append
     assert watched.send()
     watched.link.answer(*(shown(index, 21) for index in range(2)))
     assert watched.broker.replica_fetcher.polls == [watched.poll]
