@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from proxy.broker import Broker
 from proxy.keeper.segment import open_segment
 from proxy.keeper.shown import ShownPartitions, find_place
+from proxy.keeper.told import RingReaders
 from proxy.partitions._rows import ffi
 from proxy.partitions.table import Partition, Partitions
 from proxy.partitions.topics import Topic, Topics
@@ -175,6 +176,7 @@ class KeeperBroker(Broker):
     ) -> None:
         self.links: dict[int, WorkerLink] = {}
         self._left: set[int] = set()
+        self.rings = RingReaders(self)
         self.shown = ShownPartitions(
             open_segment(cache.statistics().partitions_max), self._tell_news
         )
@@ -182,8 +184,7 @@ class KeeperBroker(Broker):
 
     def catch_up(self) -> None:
         """As its base: what workers have told."""
-        for link in list(self.links.values()):
-            link.told.catch_up()
+        self.rings.catch_up()
 
     def _tell_news(self) -> None:
         for link in list(self.links.values()):

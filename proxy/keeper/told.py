@@ -1,7 +1,7 @@
-"""What a worker tells the keeper of acknowledged Produces: a ring in memory of both (partitions/native/told.c).
+"""What workers tell the keeper of acknowledged Produces: for each a ring in memory of both (partitions/native/told.c).
 
 Owns the memory, and who wakes whom. Must not know clients, nor how the keeper reaches a worker. Invariants:
-* batches are told in the order of their acknowledgements, and judged by the keeper alone.
+* batches are told in the order of their acknowledgements, taken so over all rings, and judged by the keeper alone.
 * what the keeper has not taken is bounded: beyond it nothing is told, and the broker brings the records.
 * a worker's death leaves whole entries; a keeper's leaves nothing that another keeper reads.
 """
@@ -20,7 +20,7 @@ from proxy.partitions.forwarded import ForwardedBatches, work
 from proxy.partitions.leader_state import REFRESH_EPOCH_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from proxy.keeper.broker import KeeperBroker
     from proxy.partitions.table import Partition
@@ -73,21 +73,22 @@ class Ring:
 
 
 class RingReader:
-    """The keeper's end, from `start` to `close`. `on_broken` is called if the worker has written what is no entry."""
+    """The keeper's end of one ring, from `start` to `close`. `on_broken` is called if the worker has written what is no
+    entry.
+    """
 
     def __init__(
-        self, broker: KeeperBroker, on_broken: Callable[[], object], size_bytes: int = RING_BYTES
+        self, rings: RingReaders, on_broken: Callable[[], object], size_bytes: int = RING_BYTES
     ) -> None:
-        self._broker, self._on_broken = broker, on_broken
+        self._rings, self.on_broken = rings, on_broken
         fd = os.memfd_create("forebay-told", os.MFD_CLOEXEC)
         try:
             os.ftruncate(fd, lib.PT_RING_HEAD + size_bytes)
-            self._shared, self._native = _map(os.dup(fd), ffi.NULL)
+            self._shared, self.native = _map(os.dup(fd), ffi.NULL)
             self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         except OSError:
             os.close(fd)
             raise
-        self._taken = ffi.new("pt_taken *")
         self._fd = fd
         self._is_open = True
 
@@ -101,7 +102,7 @@ class RingReader:
         os.close(self._fd)
         self._fd = -1
         asyncio.get_running_loop().add_reader(self._wake_fd, self._wake)
-        self._look()
+        self._rings.add(self)
 
     def close(self) -> None:
         """Take what is left, then nothing more."""
@@ -112,47 +113,77 @@ class RingReader:
             os.close(self._fd)
         asyncio.get_running_loop().remove_reader(self._wake_fd)
         os.close(self._wake_fd)
-        while self._take() in (lib.PT_MORE, lib.PT_LEFT):
-            pass
-
-    def catch_up(self) -> None:
-        """Take what has been told, as far as one turn of the event loop has time."""
-        if self._is_open:
-            self._take_some()
+        self._rings.remove(self)
 
     def _wake(self) -> None:
         os.eventfd_read(self._wake_fd)
-        asyncio.get_running_loop().call_later(LOOK_S, self._look)
+        self._rings.wake()
+
+
+class RingReaders:
+    """All rings that a keeper takes from, at the same looks."""
+
+    def __init__(self, broker: KeeperBroker) -> None:
+        self._broker = broker
+        self._readers: list[RingReader] = []
+        self._taken = ffi.new("pt_taken *")
+        self._is_looking = False
+
+    def add(self, reader: RingReader) -> None:
+        """Take from this one, too."""
+        self._readers.append(reader)
+        self.wake()
+
+    def remove(self, reader: RingReader) -> None:
+        """Take what this one has left, then nothing more of it."""
+        if reader in self._readers:
+            self._readers.remove(reader)
+            while self._take([reader]) in (lib.PT_MORE, lib.PT_LEFT):
+                pass
+
+    def wake(self) -> None:
+        """Look soon: something is told, or may be."""
+        if not self._is_looking:
+            self._is_looking = True
+            asyncio.get_running_loop().call_later(LOOK_S, self._look)
+
+    def catch_up(self) -> int:
+        """Take what has been told, as far as one turn of the loop has time. Returns PT_DRAINED if that was all."""
+        said: int = lib.PT_DRAINED
+        for _ in range(CALLS if self._readers else 0):
+            said = self._take(self._readers)
+            if said == lib.PT_DRAINED:
+                break
+            if said == lib.PT_BROKEN:
+                self._readers.pop(self._taken.ring).on_broken()
+        return said
 
     def _look(self) -> None:
         """Take some. Sleep once nothing came since the last look: to be woken costs both sides more than to look."""
-        if not self._is_open:
-            return
+        readers = list(self._readers)
+        before = [one.native.at for one in readers]
         loop = asyncio.get_running_loop()
-        before = self._native.at
-        said = self._take_some()
-        if said == lib.PT_BROKEN:
-            self._on_broken()
-        elif said != lib.PT_DRAINED:
+        if self.catch_up() != lib.PT_DRAINED:
             loop.call_soon(self._look)
-        elif self._native.at != before or not lib.pt_may_sleep(self._native):
+            return
+        are_awake = [
+            one.native.at != at or not lib.pt_may_sleep(one.native)
+            for one, at in zip(readers, before, strict=True)
+        ]
+        self._is_looking = any(are_awake)
+        if self._is_looking:
             loop.call_later(LOOK_S, self._look)
 
-    def _take_some(self) -> int:
-        said: int = lib.PT_MORE
-        for _ in range(CALLS):
-            said = self._take()
-            if said in (lib.PT_DRAINED, lib.PT_BROKEN):
-                break
-        return said
-
-    def _take(self) -> int:
+    def _take(self, readers: Sequence[RingReader]) -> int:
         """Store what is told, by the judgement of this process."""
-        broker, taken, native = self._broker, self._taken, self._native
+        broker, taken = self._broker, self._taken
+        rings = [one.native for one in readers[: lib.PT_RINGS]]
         rows, now = broker.partitions.rows, broker.now()
         storing = broker.cache.appender, broker.stored_runs is not None, now - REFRESH_EPOCH_S
         turn = next(_turns)
-        said: int = lib.pt_take(native, rows.native, rows.room, turn, *storing, work.native, taken)
+        said: int = lib.pt_take(
+            rings, len(rings), rows.native, rows.room, turn, *storing, work.native, taken
+        )
         if said == lib.PT_LEFT:
             broker.attempt(lambda: self._finish(now), "storing from Produce")
         if taken.batches:

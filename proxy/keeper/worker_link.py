@@ -42,7 +42,7 @@ class WorkerLink:
         self._broker = broker
         self._on_end = on_end
         self.messages = Messages(self._take, self._end)
-        self.told = RingReader(broker, self._close_broken)
+        self.told = RingReader(broker.rings, self._close_broken)
         self._known: dict[int, Partition] = {}
         self._changed: dict[int, None] = {}
         self._answers: dict[int, Callable[[bytes], object]] = {}
@@ -122,7 +122,7 @@ class WorkerLink:
     # -- what it asks for --------------------------------------------------------------------------
 
     def _take(self, message: tuple[Any, ...]) -> None:
-        self.told.catch_up()  # what is asked may be about it
+        self._broker.catch_up()  # what is asked may be about it
         kind, *fields = message
         action = self._actions.get(kind)
         if action is not None:

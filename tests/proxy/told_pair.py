@@ -16,7 +16,7 @@ from proxy.keeper.broker import KeptPartitions
 from proxy.keeper.seen import SeenPartition, SeenPartitions
 from proxy.keeper.segment import attach_segment, open_segment
 from proxy.keeper.shown import ShownPartitions, find_place
-from proxy.keeper.told import RING_BYTES, Ring, RingReader
+from proxy.keeper.told import RING_BYTES, Ring, RingReader, RingReaders
 from proxy.keeper.worker_broker import WorkerBroker
 from tests.kit.cache_batches import read
 from tests.proxy.followed_partition import QuietBroker, known, learn
@@ -30,6 +30,8 @@ class Keeper(QuietBroker):
         super().__init__(8 << 20)
         self.shown = ShownPartitions(open_segment(100), lambda: None)
         self.partitions: Any = KeptPartitions(self.shown, self.cache, 100, 100)
+        keeping: Any = self
+        self.rings = RingReaders(keeping)
 
 
 class Worker(QuietBroker):
@@ -53,7 +55,8 @@ class Pair:
         self.worker.partitions = SeenPartitions(self.worker.cache, 100, lambda *_: True)
         for index in range(indexes):
             self.follow(index)
-        self.reader = RingReader(self.as_keeper, self._note_broken, ring_bytes)
+        self.rings = self.keeper.rings
+        self.reader = RingReader(self.rings, self._note_broken, ring_bytes)
         fd, wake_fd = self.reader.fds
         self.ring = Ring(os.dup(fd), os.dup(wake_fd), self.segment.leases)
         heard = self.segment.open_heard(1)
@@ -68,11 +71,6 @@ class Pair:
         )
         self.link = Link(self.worker)
         self.reader.start()
-
-    @property
-    def as_keeper(self) -> Any:
-        """The keeper, for what wants a real one."""
-        return self.keeper
 
     def _note_broken(self) -> None:
         self.broken += 1

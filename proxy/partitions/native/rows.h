@@ -54,6 +54,7 @@
 #define PT_RING_HEAD 4096
 #define PT_ENTRY_BATCHES 64     /* most batches of one entry, and partitions of one call of pt_take */
 #define PT_TAKE_ENTRIES 256     /* most entries of one call */
+#define PT_RINGS 32             /* most rings of one call: a worker has one, and the processes that read an arena are 31 */
 #define PT_PLACE_MASK 0xffffff  /* bits of a slot that are its place: FC_SLOT_BITS of the cache */
 #define PT_ALL_TOLD -1
 #define PT_TOLD 0
@@ -214,6 +215,7 @@ typedef struct {                /* a partition of which pt_take has stored batch
 
 typedef struct {                /* what one call of pt_take has done */
     int64_t entries, batches;   /* taken, and stored */
+    int64_t ring;               /* of the entry that is left, or that is none */
     int64_t count;              /* of `stored` */
     pt_stored stored[64];
     pt_forwarded *forwarded;    /* these four: the entry that is left to Python */
@@ -293,11 +295,12 @@ int64_t pt_hear(const pt_heard *heard, int64_t *places, int64_t room);
 int pt_tell(pt_ring *ring, const pt_forwarded *forwarded, int64_t count, const uint8_t *frame, uint64_t size);
 /* Bytes of the ring that the reader has not taken, for the writer. */
 uint64_t pt_untaken(const pt_ring *ring);
-/* Stores what the ring has, as pt_admit does; `rows` has `room` of this process's by place, NULL where there is none. Batches of
- * others are passed over. `turn` is another for each call, and negative. Ends with PT_DRAINED; PT_MORE: `taken` is full; PT_LEFT: an
- * entry is stored as `work` says, and Python goes on with it: it is there until the next call; PT_BROKEN: this is no ring. */
-int pt_take(pt_ring *ring, pt_row *const *rows, int64_t room, int64_t turn, const void *store, _Bool has_runs,
-            double epoch_since, pt_work *work, pt_taken *taken);
+/* Stores what the rings have, as pt_admit does, in the order in which it was written over all of them; `rows` has `room` of this
+ * process's by place, NULL where there is none. Batches of others are passed over. `turn` is another for each call, and negative.
+ * Ends with PT_DRAINED; PT_MORE: `taken` is full; PT_LEFT: an entry is stored as `work` says, and Python goes on with it: it is there
+ * until the next call of its ring; PT_BROKEN: the ring of that number is none. */
+int pt_take(pt_ring *const *rings, int64_t ring_count, pt_row *const *rows, int64_t room, int64_t turn, const void *store,
+            _Bool has_runs, double epoch_since, pt_work *work, pt_taken *taken);
 /* Whether the reader may sleep: then the next pt_tell says PT_WAKE. */
 _Bool pt_may_sleep(pt_ring *ring);
 /* cdef end */

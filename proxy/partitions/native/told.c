@@ -1,10 +1,13 @@
-/* A ring in memory of two processes, through which one tells the other what the broker has acknowledged.
+/* Rings in memory of two processes each, through which one tells the other what the broker has acknowledged.
  *
- * Owns the places of entries, and who may sleep. Must not know sockets or Python. Invariants: an entry is seen once it is
- * whole, so that a writer may die at any moment; nothing outside of the ring is read, whatever is written in it; an entry
- * lies in one piece; what is not taken is bounded by the ring. */
+ * Owns the places of entries, their order over all rings of a reader, and who may sleep. Must not know sockets or Python.
+ * Invariants: an entry is seen once it is whole, so that a writer may die at any moment; nothing outside of a ring is read,
+ * whatever is written in it; an entry lies in one piece; what is not taken is bounded by the ring; entries of several rings
+ * are taken as they were written, so that the offsets of a partition come in order but for acknowledgements that cross. */
+#define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #include <stdatomic.h>
 #include <string.h>
+#include <time.h>
 
 #include "rows.h"
 
@@ -22,7 +25,7 @@ typedef struct { /* batches follow, and the bytes of the frame that they lie in 
     uint64_t bytes; /* of the whole entry: a multiple of LINE */
     uint64_t frame_bytes;
     int64_t count;  /* of batches; SKIP: the next entry is at the beginning of the ring */
-    uint64_t unused;
+    uint64_t written_ns; /* when, by the machine's clock: one for all writers */
 } entry_head;
 
 _Static_assert(sizeof(ring_head) <= PT_RING_HEAD, "PT_RING_HEAD");
@@ -35,6 +38,12 @@ static ring_head *head_of(const pt_ring *ring) {
 
 static uint8_t *place_of(const pt_ring *ring, uint64_t at) {
     return (uint8_t *)ring->shared + PT_RING_HEAD + (at & (ring->size - 1));
+}
+
+static uint64_t read_clock_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
 static uint64_t round_up(uint64_t bytes) {
@@ -83,7 +92,7 @@ static int tell(pt_ring *ring, const pt_forwarded *const *batches, int64_t count
     if (to == NULL) {
         return PT_FULL;
     }
-    memcpy(to, &(entry_head){bytes, frame_bytes, count, 0}, sizeof(entry_head));
+    memcpy(to, &(entry_head){bytes, frame_bytes, count, read_clock_ns()}, sizeof(entry_head));
     to += sizeof(entry_head);
     for (int64_t number = 0; number < count; number++, to += sizeof(pt_forwarded)) {
         pt_forwarded copy = *batches[number];
@@ -220,35 +229,78 @@ static int take_entry(const pt_ring *ring, const entry_head *entry, pt_row *cons
     return PT_LEFT;
 }
 
-int pt_take(pt_ring *ring, pt_row *const *rows, int64_t room, int64_t turn, const void *store, _Bool has_runs,
-            double epoch_since, pt_work *work, pt_taken *taken) {
+/* What the ring has next, from ring->at on. PT_MORE: `entry`; PT_DRAINED; PT_BROKEN. */
+static int peek(pt_ring *ring, entry_head *entry) {
     ring_head *head = head_of(ring);
-    int said = PT_MORE;
-    taken->entries = taken->batches = taken->count = taken->number = 0;
-    atomic_store_explicit(&head->taken, ring->at, memory_order_release);
-    while (said == PT_MORE && taken->entries < PT_TAKE_ENTRIES) {
+    for (;;) {
         uint64_t written = atomic_load(&head->written), begun = atomic_load(&head->begun);
-        entry_head entry;
         if (ring->at < begun && begun <= written) {
             ring->at = begun;
         }
         if (written == ring->at) {
             return PT_DRAINED;
         }
-        if (!read_head(ring, written, &entry)) {
+        if (!read_head(ring, written, entry)) {
             return PT_BROKEN;
         }
-        if (entry.count != SKIP) {
-            if (taken->count + entry.count > PT_ENTRY_BATCHES) {
-                return PT_MORE;
-            }
-            taken->entries++;
-            said = take_entry(ring, &entry, rows, room, turn, store, has_runs, epoch_since, work, taken);
+        if (entry->count != SKIP) {
+            return PT_MORE;
         }
-        ring->at += said == PT_BROKEN ? 0 : entry.bytes;
-        if (said == PT_MORE) {
-            atomic_store_explicit(&head->taken, ring->at, memory_order_release);
+        ring->at += entry->bytes; /* to the ring's beginning, from which nobody skips again */
+        if (written == ring->at) {
+            return PT_DRAINED;
         }
     }
-    return said;
+}
+
+/* The ring whose next entry was written first; -1: none has any. */
+static int64_t find_first(const entry_head *next, const int *found, int64_t count) {
+    int64_t first = -1;
+    for (int64_t number = 0; number < count; number++) {
+        if (found[number] == PT_MORE && (first < 0 || next[number].written_ns < next[first].written_ns)) {
+            first = number;
+        }
+    }
+    return first;
+}
+
+int pt_take(pt_ring *const *rings, int64_t ring_count, pt_row *const *rows, int64_t room, int64_t turn, const void *store,
+            _Bool has_runs, double epoch_since, pt_work *work, pt_taken *taken) {
+    entry_head next[PT_RINGS];
+    int found[PT_RINGS];
+    taken->entries = taken->batches = taken->count = taken->number = 0;
+    for (int64_t number = 0; number < ring_count; number++) {
+        atomic_store_explicit(&head_of(rings[number])->taken, rings[number]->at, memory_order_release);
+        found[number] = peek(rings[number], next + number);
+        if (found[number] == PT_BROKEN) {
+            taken->ring = number;
+            return PT_BROKEN;
+        }
+    }
+    while (taken->entries < PT_TAKE_ENTRIES) {
+        int64_t first = find_first(next, found, ring_count);
+        if (first < 0) {
+            return PT_DRAINED;
+        }
+        pt_ring *ring = rings[first];
+        if (taken->count + next[first].count > PT_ENTRY_BATCHES) {
+            return PT_MORE;
+        }
+        taken->entries++;
+        taken->ring = first;
+        int said = take_entry(ring, next + first, rows, room, turn, store, has_runs, epoch_since, work, taken);
+        if (said == PT_BROKEN) {
+            return PT_BROKEN;
+        }
+        ring->at += next[first].bytes;
+        if (said == PT_LEFT) {
+            return PT_LEFT;
+        }
+        atomic_store_explicit(&head_of(ring)->taken, ring->at, memory_order_release);
+        found[first] = peek(ring, next + first);
+        if (found[first] == PT_BROKEN) {
+            return PT_BROKEN;
+        }
+    }
+    return PT_MORE;
 }

@@ -1,4 +1,4 @@
-/* Acknowledged batches through a ring, beside a plain list, and rings with anything in them; built with sanitizers by
+/* Acknowledged batches through two rings, beside a plain list, and rings with anything in them; built with sanitizers by
  * test_native_told.py.
  *
  * usage: told_spoiled SEED ROUNDS. A round tells of one request or takes what there is. Ring and frames have memory of their
@@ -10,7 +10,7 @@
 
 #include "draw.h"
 
-enum { ROWS = 100, FOREIGN = 3, MOST = 100, EVENTS = 200, RING = 1 << 16, QUEUED = 1 << 14 };
+enum { ROWS = 100, FOREIGN = 3, MOST = 100, EVENTS = 200, RING = 1 << 16, RINGS = 2, QUEUED = 1 << 14 };
 
 typedef struct {
     int64_t slot, base, size;
@@ -138,13 +138,15 @@ static void tell(pt_ring *ring) {
     free(frame);
 }
 
-static int take(pt_ring *ring, int64_t turn) {
+static int take(pt_ring *rings, int64_t turn) {
     static int64_t order[PT_ENTRY_BATCHES], others[PT_ENTRY_BATCHES], places[PT_ENTRY_BATCHES * PT_PLACED_WORDS];
     static int arena;
     pt_work work = {.key = {1, 2}, .order = order, .others = others, .places = places};
     pt_store store = {append, &arena, 7};
     pt_taken taken;
-    int said = pt_take(ring, kept, ROWS, turn, &store, false, 0, &work, &taken);
+    pt_ring *both[RINGS] = {rings, rings + 1};
+    int said = pt_take(both, RINGS, kept, ROWS, turn, &store, false, 0, &work, &taken);
+    MUST(said == PT_DRAINED || (taken.ring >= 0 && taken.ring < RINGS));
     MUST(taken.count <= PT_ENTRY_BATCHES && taken.entries <= PT_TAKE_ENTRIES);
     for (int64_t number = 0; number < taken.count; number++) {
         pt_stored one = taken.stored[number];
@@ -162,18 +164,19 @@ static int take(pt_ring *ring, int64_t turn) {
     return said;
 }
 
-/* Bytes of the ring become anything: nothing beyond it may be read. */
-static void spoil(pt_ring *writer, pt_ring *reader, int64_t turn) {
-    uint8_t *bytes = writer->shared;
+/* Bytes of a ring become anything: nothing beyond it may be read. */
+static void spoil(pt_ring *writers, pt_ring *readers, int64_t turn) {
     is_spoiled = 1;
     for (int event = 0; event < 20; event++) {
-        tell(writer);
+        int64_t which = (int64_t)draw(RINGS);
+        uint8_t *bytes = writers[which].shared;
+        tell(writers + which);
         for (int64_t flips = (int64_t)draw(30); flips >= 0; flips--) {
-            uint64_t at = draw(4) ? (reader->at + draw(300)) & (RING - 1) : draw(RING);
+            uint64_t at = draw(4) ? (readers[which].at + draw(300)) & (RING - 1) : draw(RING);
             bytes[PT_RING_HEAD + at] = (uint8_t)draw(256);
         }
         for (int calls = 0; calls < 50; calls++) {
-            if (take(reader, turn--) == PT_BROKEN) {
+            if (take(readers, turn--) == PT_BROKEN) {
                 counted.broken++;
                 break;
             }
@@ -183,31 +186,40 @@ static void spoil(pt_ring *writer, pt_ring *reader, int64_t turn) {
 }
 
 static void live(void) {
-    void *memory = aligned_alloc(64, PT_RING_HEAD + RING);
-    MUST(memory != NULL);
-    memset(memory, 0, PT_RING_HEAD + RING);
-    pt_ring writer = {memory, RING, 0, leases}, reader = {memory, RING, 0, NULL};
+    pt_ring writers[RINGS], readers[RINGS];
+    for (int64_t number = 0; number < RINGS; number++) {
+        void *memory = aligned_alloc(64, PT_RING_HEAD + RING);
+        MUST(memory != NULL);
+        memset(memory, 0, PT_RING_HEAD + RING);
+        writers[number] = (pt_ring){memory, RING, 0, leases};
+        readers[number] = (pt_ring){memory, RING, 0, NULL};
+    }
     uint64_t was_full = counted.full;
     int64_t turn = -1;
     queue_first = queue_end = 0;
     make_rows();
     for (int event = 0; event < EVENTS && counted.full == was_full; event++) {
         if (draw(3)) {
-            tell(&writer);
+            tell(writers + draw(RINGS));
             continue;
         }
         int said;
         do {
-            said = take(&reader, turn--);
+            said = take(readers, turn--);
             MUST(said != PT_BROKEN);
         } while (said == PT_MORE || (said == PT_LEFT && draw(2)));
         if (said == PT_DRAINED) {
-            MUST(queue_first == queue_end && pt_untaken(&writer) == 0 && pt_may_sleep(&reader));
+            MUST(queue_first == queue_end);
+            for (int64_t number = 0; number < RINGS; number++) {
+                MUST(pt_untaken(writers + number) == 0 && pt_may_sleep(readers + number));
+            }
         }
     }
-    spoil(&writer, &reader, turn);
+    spoil(writers, readers, turn);
     free_rows();
-    free(memory);
+    for (int64_t number = 0; number < RINGS; number++) {
+        free(writers[number].shared);
+    }
 }
 
 int main(int argc, char **argv) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from proxy.partitions._rows import ffi, lib
 
 from protocol.batch import TRANSACTIONAL
 from proxy.keeper.shown import find_place
+from proxy.keeper.told import Ring, RingReader, RingReaders
 from tests.protocol.batches import batch_v2
 from tests.proxy.event_loop import until
 from tests.proxy.partitions.test_store_bytes import as_stored, said_to_be
@@ -258,5 +260,33 @@ async def test_what_is_no_entry_ends_the_worker_and_nothing_else(
     memoryview(whole).cast("q")[lib.PT_RING_HEAD // 8 + 2] = words[2]
     memoryview(whole).cast("Q")[0] = 640  # written
     native.at = 640
-    pair.reader._look()
+    pair.rings.catch_up()
     assert (pair.broken, pair.kept().tail) == (1, 100)
+
+
+async def test_what_several_workers_tell_is_taken_as_it_was_acknowledged() -> None:
+    """Each has a part of a partition's offsets: taken ring by ring they would be gaps, and Python's to close."""
+    pair, left = Pair(), 0
+    other = RingReader(pair.rings, pair._note_broken)
+    ring_fd, wake_fd = map(os.dup, other.fds)
+    second = Ring(ring_fd, wake_fd, pair.segment.leases)
+    other.start()
+    known = pair.kept().row
+    known.observed_end = 100
+    finish = RingReaders._finish
+
+    def finish_counted(rings: RingReaders, now: float) -> None:
+        nonlocal left
+        left += 1
+        finish(rings, now)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RingReaders, "_finish", finish_counted)
+        for offset in range(100, 200):
+            pair.worker.link.tell_produced = (pair.ring, second)[offset // 3 % 2].tell
+            pair.produce(batch_v2(1), offset)
+        pair.rings.catch_up()
+    assert (pair.kept().tail, known.observed_end, bool(known.has_gap), left) == (200, 200, False, 0)
+    second.close()
+    other.close()
+    pair.close()
