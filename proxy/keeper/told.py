@@ -216,7 +216,8 @@ class RingReaders:
             store.admit_response(broker, frame, forwarded, b"", NO_ROWS, now, work.native)
         finally:
             for partition in filter(None, partitions):
-                broker.shown.show(partition)
+                if not partition.leader_state.lease.is_shared:
+                    broker.shown.show(partition)
                 broker.shown.mark(partition)
 
 
