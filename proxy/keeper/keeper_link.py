@@ -321,6 +321,10 @@ class AskedFetcher:
         self._broker = broker
         self._asked: set[SeenPartition] = set()
 
+    def count_leases(self, _now: float) -> int:
+        """As `ReplicaFetcher.count_leases`."""
+        return 0
+
     def cover(self, partition: SeenPartition, _link: object) -> bool:
         """As `ReplicaFetcher.cover`. Where the keeper could not ask, it is tried again after UNCOVERED_S."""
         if partition.open_polls and partition.is_held:

@@ -77,6 +77,11 @@ class ReplicaFetcher:
         """Return the number of partitions in Forebay's standing polls."""
         return len(self._hot.members) + sum(len(idle.members) for idle in self._idle)
 
+    def count_leases(self, now: float) -> int:
+        """Of the watched partitions, those with a lease. One that is watched no more keeps its lease to its end."""
+        polls = (self._hot, *self._idle)
+        return sum(one.leader_state.has_lease(now) for poll in polls for one in poll.members)
+
     # -- interface ---------------------------------------------------------------------------------
 
     def cover(self, partition: Partition, link: AnyLink | None) -> bool:

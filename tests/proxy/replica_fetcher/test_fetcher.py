@@ -2,6 +2,7 @@
 
 from protocol.errors import ErrorCode
 from protocol.fetch_build import FetchAnswer
+from proxy.partitions.leader_state import Lease
 from proxy.partitions.topics import Leader
 from proxy.replica_fetcher.fetcher import NEWS_S, REPLAN_SWEEPS, SWEEP_S, WANTED_S
 from tests.kit.cache_batches import build_batch
@@ -52,6 +53,21 @@ def test_resting_partition_moves_to_an_idle_poll() -> None:
     assert any(sorted(r.forgotten) == [(TOPIC_ID, 1), (TOPIC_ID, 2)] for r in hot.link.requests)
     assert idle.session[0] == SESSION_ID
     assert watch.watched == 3
+
+
+def test_only_watched_partitions_have_their_leases_counted() -> None:
+    """One that has left the polls keeps its lease to its end."""
+    hot = Hot(3)
+    move_to_idle(hot)
+    watch, now = hot.broker.replica_fetcher, hot.clock_s
+    for partition in hot.partitions:
+        partition.leader_state.hold(Lease(now + 1.0))
+    assert watch.count_leases(now) == watch.watched == 3
+    watch.forget(hot.partitions[1])
+    assert hot.partitions[1].leader_state.has_lease(now)
+    assert watch.count_leases(now) == watch.watched == 2
+    hot.partitions[0].leader_state.revoke()
+    assert watch.count_leases(now) == 1
 
 
 def test_partition_leaves_after_the_idle_polls_response() -> None:
