@@ -25,7 +25,7 @@ from protocol.errors import BadFrame, ErrorCode
 from protocol.metadata import scan_metadata_response
 from tests.chaos.broker_logs import digest_of
 from tests.chaos.readings import NO_EPOCH, Fetched
-from tests.kit.raw_fetch import METADATA_VERSION, FetchFailed, RawClient
+from tests.kit.raw_fetch import METADATA_VERSION, FetchFailed, FetchThrottled, RawClient
 from tests.protocol import oracle
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class RawFollower(threading.Thread):
                 continue
             try:
                 self._read(self._rng.choice(wanted))
-            except (OSError, BadFrame, FetchFailed) as failed:
+            except (OSError, BadFrame, FetchFailed, FetchThrottled) as failed:
                 self._count(f"{type(failed).__name__}")
 
     def _is_hushed(self, topic: str) -> bool:
@@ -186,7 +186,7 @@ class RawFollower(threading.Thread):
         while True:
             try:
                 return self._read_whole(bootstrap, topic, partition, version, deadline)
-            except (OSError, BadFrame, FetchFailed) as failed:
+            except (OSError, BadFrame, FetchFailed, FetchThrottled) as failed:
                 if time.monotonic() > deadline:
                     raise TimeoutError(
                         f"{topic}-{partition} is not read to its end: {failed!r}"
