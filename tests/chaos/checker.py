@@ -141,6 +141,8 @@ def find_differing_reads(_history: History, group: Group) -> Iterator[Violation]
 
 
 def find_behind(history: History, group: Group) -> Iterator[Violation]:
+    if group.has_hung:
+        return
     for place, reached in group.reached.items():
         if place.topic in group.topics and reached < history.ends.get(place, 0):
             yield Violation(
@@ -151,6 +153,8 @@ def find_behind(history: History, group: Group) -> Iterator[Violation]:
 def find_lost(
     history: History, _sent: dict[Name, Sent], group: Group, seen: Seen
 ) -> Iterator[Violation]:
+    if group.has_hung:
+        return
     for one in history.sent:
         if one.offset < 0 or one.place.topic not in group.topics:
             continue

@@ -79,13 +79,15 @@ class Group:
     """What a group read. `runs`: for each assignment of a partition what was read in it, in order.
 
     `reached`: the offset up to which each partition was read; nothing is said of one that is absent.
-    `resumes`: whether members keep partitions while the group rebalances.
+    `resumes`: whether members keep partitions while the group rebalances. `has_hung`: a member's close has not
+    returned, which may keep its partitions from the others for good: how far the group came says nothing then.
     """
 
     name: str
     topics: tuple[str, ...]
     committed: bool
     resumes: bool = False
+    has_hung: bool = False
     runs: list[tuple[Place, list[Read]]] = field(default_factory=list)
     reached: dict[Place, int] = field(default_factory=dict)
 

@@ -223,10 +223,13 @@ class Run:
             lambda: all(
                 group.reached[place] >= history.ends[place]
                 for group in history.groups
+                if not self._has_hung(group)
                 for place in group.reached
             ),
         )
         self._finish(self._members)
+        for group in history.groups:
+            group.has_hung = self._has_hung(group)
         clients: tuple[Writer | Member | Pipeline, ...] = (
             *self._writers,
             *self._members,
@@ -237,6 +240,11 @@ class Run:
         not_closed = sum(client.errors.get(readers.NOT_CLOSED, 0) for client in clients)
         if not_closed > HUNG_CONSUMERS:
             history.stuck.append(f"{not_closed} consumers have not closed")
+
+    def _has_hung(self, group: Group) -> bool:
+        return any(
+            one.name == group.name and one.errors.get(readers.NOT_CLOSED) for one in self._members
+        )
 
     def _finish(self, threads: Iterable[threading.Thread]) -> None:
         for thread in threads:

@@ -72,6 +72,17 @@ def test_a_history_that_keeps_every_promise() -> None:
     assert check(build_history()) == []
 
 
+def test_a_group_whose_member_hangs_is_not_asked_how_far_it_came() -> None:
+    """But all others are, and what it has read is looked at."""
+    history = build_history()
+    group = history.groups[0]
+    group.runs = [(place, reads[:1]) for place, reads in group.runs]
+    group.reached = dict.fromkeys(group.reached, 0)
+    assert rules(history) >= {"behind", "lost"}
+    group.has_hung = True
+    assert not rules(history) & {"behind", "lost"}
+
+
 def lose(history: History) -> None:
     """By all groups alike, so that only the promise shows it."""
     for group in history.groups:
