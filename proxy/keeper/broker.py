@@ -128,13 +128,9 @@ class ShowingFetcher(ReplicaFetcher):
         self._shown = broker.shown
 
     def changed(self, partition: Partition) -> None:
-        """As its base. Shown at once where it has left a shared lease: the answer that is being learned may renew that
-        for all.
-        """
+        """As its base."""
         super().changed(partition)
-        if not partition.leader_state.lease.is_shared:
-            self._shown.show(partition)
-        self._shown.mark(partition)
+        self._shown.note_learned(partition)
 
     def doubt(self, partition: Partition) -> None:
         """As its base."""

@@ -2,8 +2,9 @@
 
 Owns when a row is shown, and the numbers of shared leases. Must not know workers. Invariants:
 * what ends the validity of stored bytes is shown before the arena changes (`withdraw`), and a new epoch
-  as soon as it is known (`show`). All else is shown at the latest in the event loop's next turn (`mark`),
-  and what has no mark with the next tick (`sweep`).
+  as soon as it is known (`show`). What has left a shared lease is shown before an answer can renew that
+  (`note_learned`). All else is shown at the latest in the event loop's next turn (`mark`), and what has no
+  mark with the next tick (`sweep`).
 * a lease's number is given again only when nobody holds that lease any more.
 """
 
@@ -105,6 +106,14 @@ class ShownPartitions:
         if not self._is_flushing:
             self._is_flushing = True
             asyncio.get_running_loop().call_soon(self.flush)
+
+    def note_learned(self, partition: Partition) -> None:
+        """Mark it. Show it at once where it has a lease of its own: its row may name a shared one, which the answer
+        that is being learned renews for all.
+        """
+        if not partition.leader_state.lease.is_shared:
+            self.show(partition)
+        self.mark(partition)
 
     def flush(self) -> None:
         """Show all that is marked."""

@@ -216,9 +216,7 @@ class RingReaders:
             store.admit_response(broker, frame, forwarded, b"", NO_ROWS, now, work.native)
         finally:
             for partition in filter(None, partitions):
-                if not partition.leader_state.lease.is_shared:
-                    broker.shown.show(partition)
-                broker.shown.mark(partition)
+                broker.shown.note_learned(partition)
 
 
 def _map(fd: int, leases: Any) -> tuple[Any, Any]:
