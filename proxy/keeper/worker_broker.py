@@ -129,15 +129,13 @@ class WorkerBroker(Broker):
         self.link.show_acknowledged(native, count)
         for partition in partitions:
             if partition is not None:
-                for waiter in list(partition.parked):
-                    waiter.note_acknowledged(partition)
+                partition.tell_acknowledged()
         self.link.tell_produced(forwarded, frame)
 
     def hear(self) -> None:
         """Note of which partitions other workers saw records acknowledged."""
         for partition in self.link.hear():
-            for waiter in list(partition.parked):
-                waiter.note_acknowledged(partition)
+            partition.tell_acknowledged()
 
     def invalidate(self, partition: Partition, _from_offset: int, _reason: str) -> None:
         """The keeper asks the broker."""

@@ -166,8 +166,7 @@ def announce(
     if stored and partition.leader_state.high_watermark > base_offset:
         partition.wake_parked()
     else:
-        for waiter in partition.parked:
-            waiter.note_acknowledged(partition)
+        partition.tell_acknowledged()
     broker.replica_fetcher.produced(partition, now)
 
 

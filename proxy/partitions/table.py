@@ -137,6 +137,11 @@ class Partition:
         for waiter in list(self.parked):
             waiter.wake(self)
 
+    def tell_acknowledged(self) -> None:
+        """Tell all waiters of records that were acknowledged and that no Fetch has shown yet."""
+        for waiter in list(self.parked):
+            waiter.note_acknowledged(self)
+
     def last_stable_offset(self) -> int:
         """Return the broker's LSO as far as it is known, never above it; -1 if unknown. The value
         comes from the batches, or is the greatest LSO shown in this epoch.
