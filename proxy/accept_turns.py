@@ -50,17 +50,18 @@ class AcceptTurns:
         self._accepts = True
         self.show()
 
-    def show(self, _now: float = 0.0) -> None:
-        """Timed: show the others how many connections there are, while this worker accepts."""
+    def show(self, _now: float = 0.0) -> int:
+        """Timed: show the others how many connections there are, while this worker accepts. Returns it."""
+        own = self._count()
         if self._accepts and self._own is not None:
-            self._figures[self._own] = self._count()
+            self._figures[self._own] = own
+        return own
 
     def gives_way(self) -> bool:
         """Whether a client that waits is another worker's: one that accepts has fewer connections."""
-        self.show()
+        own = self.show()
         if self._now() < self._first_until:
             return False
-        own = self._count()
         return any(0 <= self._figures[name] < own for name in self._others)
 
     def note_in_vain(self) -> None:

@@ -99,11 +99,7 @@ class SessionPoll:
     )
 
     def __init__(
-        self,
-        broker: FetcherServices,
-        name: str,
-        max_wait_s: float,
-        pause_s: float = 0.0,
+        self, broker: FetcherServices, name: str, max_wait_s: float, pause_s: float = 0.0
     ) -> None:
         self._broker = broker
         self.name = name
