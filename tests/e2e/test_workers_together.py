@@ -43,6 +43,7 @@ RECORDS_FIRST = 50
 """Until the keeper knows that the broker stores batches as they are sent, and all readers have leases and rights."""
 MOST_SHARE = 0.27
 """Of what WORKERS readers get. 1 of WORKERS would be each record once."""
+LEAST_FROM_MEMORY = 0.8
 PATIENCE_S, POLL_S = 120.0, 0.5
 
 
@@ -142,7 +143,9 @@ def share_of_rate(takers: list[Taker], seconds: float) -> float:
     ("seconds", "within"), [(6.0, 0.1), pytest.param(30.0, 0.05, marks=pytest.mark.long)]
 )
 def test_all_workers_together_give_the_rate(pair: Pair, seconds: float, within: float) -> None:
-    """Measured from where the first burst is paid for, and longer while the machine is busy with something else."""
+    """Measured from where the first burst is paid for, and longer while the machine is busy with something else, so
+    that leases lapse.
+    """
     topic = create_topic(pair.direct)
     start = store_batches(pair, topic)
     with ExitStack() as stack:
@@ -152,13 +155,15 @@ def test_all_workers_together_give_the_rate(pair: Pair, seconds: float, within: 
         for taker in takers:
             stack.callback(taker.stop)
             taker.start()
-        share = 0.0
-        while not 1 - within <= share <= 1 + within:
-            assert time.monotonic() < begun_at + PATIENCE_S, share
+        share = from_memory = 0.0
+        while not (1 - within <= share <= 1 + within and from_memory >= LEAST_FROM_MEMORY):
+            assert time.monotonic() < begun_at + PATIENCE_S, (share, from_memory)
             time.sleep(POLL_S)
             share = share_of_rate(takers, seconds)
-        taken_bytes = sum(answer.size_bytes for taker in takers for answer in taker.answers)
-        assert hit_bytes(pair) - before >= 0.8 * taken_bytes
+            taken_bytes = sum(
+                answer.size_bytes for taker in takers for answer in list(taker.answers)
+            )
+            from_memory = (hit_bytes(pair) - before) / max(1, taken_bytes)
         assert all(taker.answers for taker in takers)
     print(f"{share:.3f} of the rate, {len(takers)} connections")
 
