@@ -200,16 +200,19 @@ class Supervisor:
         self._figures[WORKERS,] = sum(post.is_ready for post in self._workers)
         self._figures[KEEPER_READY,] = int(self._main.is_ready)
 
-    async def note_renewal(self, post: Post) -> None:
-        """See `Watcher`."""
-        self.note_change()
+    async def _answer_for(self, post: Post) -> None:
+        """Answer at the admin port, if it was this one's."""
         if post is self._main:
             await self._fallback.answer_admin()
 
+    async def note_renewal(self, post: Post) -> None:
+        """See `Watcher`."""
+        self.note_change()
+        await self._answer_for(post)
+
     async def note_stuck(self, post: Post) -> None:
         """See `Watcher`."""
-        if post is self._main:
-            await self._fallback.answer_admin()
+        await self._answer_for(post)
         self._judge_pipes("a killed worker does not end")
 
     async def note_end(self, post: Post, end: WorkerEnd, pause_s: float) -> None:
@@ -223,8 +226,7 @@ class Supervisor:
         is_looping = post.is_failing if post.role.has_arena else self._is_new_loop
         if end.is_fault or (is_looping and end.reason != "oom"):
             await self._empty_arena(post)
-        if post is self._main:
-            await self._fallback.answer_admin()
+        await self._answer_for(post)
         self._judge_pipes("worker after worker ends soon")
 
     @property

@@ -31,7 +31,7 @@ POLL_S = 0.2
 HUNG_S = 60.0
 """librdkafka's own time-outs are of ten seconds, yet commit_transaction has hung for minutes while it drained a
 partition, whatever its timeout, and close for good while its group rebalanced and brokers went away, with everything
-that it had asked answered (confluent-kafka-python's issue 1667).
+that it had asked answered (confluent-kafka-python's issue 1667, librdkafka's 3740).
 """
 MAX_POLL_S = 30.0
 NOT_CLOSED = "did not close"
