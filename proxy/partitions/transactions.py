@@ -11,6 +11,7 @@ of offsets. Must not know the cache, connections or clocks. Invariants:
 * an aborted list is exact or unknown, never too long: consumers drop committed data of a producer
   whose abort marker lies before the read range (CompletedFetch.abortedProducerIds).
 * everything is bounded: the oldest is dropped, and the history before it is then unknown.
+* pieces are C's (`pt_row.ahead`) while no event lies in them and `has_gap` is false, else ours; never both's.
 """
 
 from __future__ import annotations
@@ -132,8 +133,9 @@ class Transactions:
     def statistics(self) -> TransactionStatistics:
         """Return the sizes of all lists, each within its bound."""
         events = sum(len(piece.events) for piece in self._pieces)
+        pieces = self.row.ahead_count + len(self._pieces)
         return TransactionStatistics(
-            len(self._open), len(self._aborted), len(self._decided), len(self._pieces), events
+            len(self._open), len(self._aborted), len(self._decided), pieces, events
         )
 
     def shown(
@@ -160,6 +162,7 @@ class Transactions:
             self._begin(last_stable_offset, high_watermark)
         elif self._hole_since is None:
             self._hole_since = now_s
+            self._take_pieces()
             self.row.has_gap = True
         elif now_s - self._hole_since >= self._patience_s:
             self._begin(last_stable_offset, high_watermark)
@@ -169,6 +172,7 @@ class Transactions:
         [start, end). Other offsets of the range are empty. Ranges may arrive in any order, and
         repeatedly.
         """
+        self._take_pieces()
         if self._known_from == NO_OFFSET or start > self._end:
             piece = Piece(start)
             piece.extend(scan_events(buf, batches, start), end)
@@ -189,7 +193,10 @@ class Transactions:
             self.row.known_from = start
 
     def passed(self, start: int, end: int) -> None:
-        """The same as `observed`, for one batch that belongs to no transaction and is no marker."""
+        """The same as `observed`, for one batch that belongs to no transaction and is no marker, and of which C has
+        noted nothing.
+        """
+        self._take_pieces()
         pieces = self._pieces
         if start == self._end and not pieces:
             self.row.observed_end = end
@@ -211,6 +218,7 @@ class Transactions:
         """
         self._forget()
         self._shown = self._log_start = NO_OFFSET
+        self._take_pieces()
         self._pieces = [
             piece if piece.end <= offset else piece.cut(offset)
             for piece in self._pieces
@@ -289,6 +297,7 @@ class Transactions:
         a transaction that ended below the HW, the begin is not known.
         """
         self._forget()
+        self._take_pieces()
         pieces = [piece for piece in self._pieces if piece.end >= offset]
         self.row.known_from = self.row.observed_end = offset
         self._doubted_end = high_watermark
@@ -342,6 +351,16 @@ class Transactions:
             # merge the two oldest, from the lower first offset: the LSO stays a lower bound
             one, other = self._decided[:2]
             self._decided[:2] = [Decided(other.marker, min(one.first, other.first))]
+
+    def _take_pieces(self) -> None:
+        """Own the ranges that C has noted ahead of the run: it leaves what is stored to `passed` now, until nothing is
+        ahead.
+        """
+        row = self.row
+        if row.ahead_count:
+            self._pieces = [Piece(one.first, one.end) for one in row.ahead[0 : row.ahead_count]]
+            row.ahead_count = 0
+            row.has_gap = True
 
     def _join(self) -> None:
         """Merge the pieces that the run has reached."""

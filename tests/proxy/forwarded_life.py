@@ -322,8 +322,9 @@ class Mirror:
         product, alone = self.transactions
         assert (product.end, product.known_from) == (alone.end, alone.known_from)
         assert (product.statistics(), product.has_hole) == (alone.statistics(), alone.has_hole)
-        has_gap = bool(product.statistics().pieces) or product.has_hole
-        assert row.has_gap or not has_gap
+        must_be_told = product.statistics().pieces > row.ahead_count or product.has_hole
+        assert row.has_gap or not must_be_told
+        assert not (row.has_gap and row.ahead_count)
         if row.is_followed:
             self.check_stored(broker)
 

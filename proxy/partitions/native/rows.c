@@ -335,11 +335,48 @@ int pt_extend_run(pt_row *row, int64_t source, int64_t first, int64_t following,
     return 1;
 }
 
+static int64_t greater(int64_t one, int64_t other) {
+    return one > other ? one : other;
+}
+
+/* Takes out of the ranges from number `from` on those that begin at `end` or before. Returns where all of them end. */
+static int64_t take_touching(pt_row *row, int64_t from, int64_t end) {
+    int64_t after = from;
+    while (after < row->ahead_count && row->ahead[after].first <= end) {
+        end = greater(end, row->ahead[after++].end);
+    }
+    memmove(row->ahead + from, row->ahead + after, (size_t)(row->ahead_count - after) * sizeof *row->ahead);
+    row->ahead_count -= after - from;
+    return end;
+}
+
+/* Notes offsets ahead of the run. 0, and nothing is changed: there is no room. */
+static int note_ahead(pt_row *row, int64_t first, int64_t end) {
+    int64_t number = 0;
+    while (number < row->ahead_count && row->ahead[number].end < first) {
+        number++;
+    }
+    if (number < row->ahead_count && row->ahead[number].first <= end) { /* it touches this one, and perhaps further ones */
+        first = first < row->ahead[number].first ? first : row->ahead[number].first;
+        end = take_touching(row, number, end);
+    }
+    if (row->ahead_count == PT_AHEAD) {
+        return 0;
+    }
+    memmove(row->ahead + number + 1, row->ahead + number, (size_t)(row->ahead_count - number) * sizeof *row->ahead);
+    row->ahead[number] = (pt_range){first, end};
+    row->ahead_count++;
+    return 1;
+}
+
 static int64_t observe(pt_row *row, int64_t base, int64_t following) {
-    if (row->has_gap || row->observed_end != base) {
+    if (row->has_gap || base < row->observed_end) {
         return PT_LEFT_TRANSACTIONS;
     }
-    row->observed_end = following;
+    if (base > row->observed_end) {
+        return note_ahead(row, base, following) ? 0 : PT_LEFT_TRANSACTIONS;
+    }
+    row->observed_end = take_touching(row, 0, following);
     return 0;
 }
 

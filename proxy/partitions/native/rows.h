@@ -47,6 +47,7 @@
 #define PT_FOLLOWER_FETCH_FROM_VERSION 11
 #define PT_UNREADABLE -1
 #define PT_AT_END_BELOW -2
+#define PT_AHEAD 16             /* ranges of offsets ahead of the run: acknowledgements of several connections cross */
 #define PT_NO_RUN 0
 #define PT_RUN_PRODUCE 1
 #define PT_RUN_WATCH 2
@@ -90,6 +91,10 @@ typedef struct {                /* Lease */
     double until;
 } pt_lease;
 
+typedef struct {                /* offsets: first <= offset < end */
+    int64_t first, end;
+} pt_range;
+
 typedef struct pt_view pt_view;
 
 typedef struct {                /* times are seconds of a monotonic clock; offsets and epochs are -1 while unknown */
@@ -110,7 +115,9 @@ typedef struct {                /* times are seconds of a monotonic clock; offse
     int64_t known_from;         /* where the contiguous run begins */
     int64_t observed_end;       /* where it ends */
     int64_t first_open;         /* first offset of the oldest open transaction in it; -1: none is open */
-    _Bool has_gap;              /* batches beyond it were observed, or an LSO beyond it was shown */
+    _Bool has_gap;              /* Transactions has to be told of all batches: it knows of some beyond it, or an LSO beyond it was shown */
+    int64_t ahead_count;        /* while it has not: offsets of plain batches beyond it, in order, each apart from the next */
+    pt_range ahead[16];
     /* StoredRuns. A clock is that of admitted bytes; a point is an offset, and the clock before the batch there. */
     int64_t run_source, run_first, run_following, run_bytes, run_batches;
     int64_t run_began, run_ended;  /* the clock before the first batch, and behind the last */
