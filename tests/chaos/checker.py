@@ -237,7 +237,7 @@ def find_twice(
 def find_uncopied(history: History, group: Group, seen: Seen) -> Iterator[Violation]:
     """A committed record of a pipeline's source is in its sink."""
     for sink, source in history.pipelines.items():
-        if not group.committed or sink not in group.topics:
+        if not group.committed or sink not in group.topics or group.has_hung:
             continue
         copies = {
             read.name
@@ -259,7 +259,12 @@ def find_differing_groups(seen: list[tuple[Group, Seen]]) -> Iterator[Violation]
             other, others = standard.setdefault((group.committed, topic), (group, records))
             for place in {*records, *others}:
                 if place.topic == topic and place in group.reached and place in other.reached:
-                    unlike = records.get(place, {}).keys() ^ others.get(place, {}).keys()
+                    ours, theirs = records.get(place, {}).keys(), others.get(place, {}).keys()
+                    unlike = ours ^ theirs
+                    if group.has_hung:
+                        unlike -= theirs
+                    if other.has_hung:
+                        unlike -= ours
                     if unlike:
                         some = sorted(unlike)[:MOST_SHOWN]
                         yield Violation("unequal", f"{group.name} and {other.name} {place}: {some}")

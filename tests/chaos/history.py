@@ -79,8 +79,8 @@ class Group:
     """What a group read. `runs`: for each assignment of a partition what was read in it, in order.
 
     `reached`: the offset up to which each partition was read; nothing is said of one that is absent.
-    `resumes`: whether members keep partitions while the group rebalances. `has_hung`: a member's close has not
-    returned, which may keep its partitions from the others for good: how far the group came says nothing then.
+    `resumes`: whether members keep partitions while the group rebalances. `has_hung`: it is not at the end, and
+    a member's close has not returned, which may keep its partitions from the others for good: that says nothing.
     """
 
     name: str

@@ -53,6 +53,8 @@ CHANGES = (
     "elect_uncleanly",
 )
 """Of these each must have happened."""
+BOUNCE_AFTER_S = 45.0
+"""Of PATIENCE_S: a member that does not close within HUNG_S is expelled 45 s later at most, by Kafka's defaults."""
 MISSING_WITHIN_S = 180.0
 """A run goes on for this long after its minutes while a kind of fault has not happened."""
 LEAST_COMMITTED = 3
@@ -218,18 +220,8 @@ class Run:
         self._await_copies()
         self._finish([self._pipeline])
         history.ends = find_ends(self._sidecars.direct, self._places(TOPICS), PATIENCE_S)
-        self._await(
-            "readers",
-            lambda: all(
-                group.reached[place] >= history.ends[place]
-                for group in history.groups
-                if not self._has_hung(group)
-                for place in group.reached
-            ),
-        )
+        self._await_readers()
         self._finish(self._members)
-        for group in history.groups:
-            group.has_hung = self._has_hung(group)
         clients: tuple[Writer | Member | Pipeline, ...] = (
             *self._writers,
             *self._members,
@@ -240,6 +232,34 @@ class Run:
         not_closed = sum(client.errors.get(readers.NOT_CLOSED, 0) for client in clients)
         if not_closed > HUNG_CONSUMERS:
             history.stuck.append(f"{not_closed} consumers have not closed")
+
+    def _await_readers(self) -> None:
+        """Members of a group that is late leave and come back: librdkafka may have stopped asking for anything, with
+        all that it had asked answered (`HUNG_S`). No riddle is a group that is late all the same if one does not close.
+        """
+        ends = self.history.ends
+        began, are_bounced = time.monotonic(), False
+
+        def is_late(group: Group) -> bool:
+            return any(offset < ends[place] for place, offset in group.reached.items())
+
+        while late := [group for group in self.history.groups if is_late(group)]:
+            waited_s = time.monotonic() - began
+            if waited_s > PATIENCE_S:
+                break
+            if waited_s > BOUNCE_AFTER_S and not are_bounced:
+                are_bounced = True
+                self._say(f"readers: {[group.name for group in late]} leave and come back")
+                for member in self._members:
+                    if member.group in late:
+                        member.bounce()
+            time.sleep(POLL_S)
+        for group in late:
+            group.has_hung = self._has_hung(group)
+        stuck = [group.name for group in late if not group.has_hung]
+        if stuck:
+            self.history.stuck.append(f"readers: {stuck} not at the end after {PATIENCE_S:.0f} s")
+        self._say(f"readers: waited for {time.monotonic() - began:.1f} s")
 
     def _has_hung(self, group: Group) -> bool:
         return any(

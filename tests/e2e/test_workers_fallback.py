@@ -129,7 +129,7 @@ def test_workers_without_a_heartbeat_are_killed_and_clients_piped(
     for pid in list_workers(pair.sidecar):
         os.kill(pid, signal.SIGSTOP)
     wait_until("clients are piped", lambda: fallback(pair.sidecar) == 1)
-    assert count_hung(pair) == WORKERS
+    wait_until("a keeper tells why", lambda: count_hung(pair) == WORKERS)
     check_piped(pair, refusal)
 
 
