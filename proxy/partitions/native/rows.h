@@ -95,6 +95,10 @@ typedef struct {                /* offsets: first <= offset < end */
     int64_t first, end;
 } pt_range;
 
+typedef struct {                /* batches that came one behind another: offsets, and the clock before them */
+    int64_t first, following, bytes, batches, clock;
+} pt_run_part;
+
 typedef struct pt_view pt_view;
 
 typedef struct {                /* times are seconds of a monotonic clock; offsets and epochs are -1 while unknown */
@@ -125,6 +129,8 @@ typedef struct {                /* times are seconds of a monotonic clock; offse
     int64_t run_points;            /* how many there are, between run_first and run_last */
     int64_t run_offsets[8], run_clocks[8];
     double run_least, run_most;    /* bytes an offset: slopes from the last point that come near all batches since */
+    int64_t run_part_count;        /* batches ahead of it, in order, from the same source: they go on once those between have come */
+    pt_run_part run_parts[16];
     /* of the request that pt_forward noted last for it: its stamp, and the batch's place */
     int64_t stamp, forwarded_at;
 } pt_row;
@@ -237,7 +243,8 @@ void pt_free_row(pt_row *row);
  * clock showed `clock`. */
 void pt_begin_run(pt_row *row, int64_t source, int64_t first, int64_t following, int64_t size_bytes, int64_t batches,
                   int64_t clock);
-/* The same for what follows on an open run of this source. Returns 1; 0, and nothing is changed: it begins another. */
+/* The same for what belongs to an open run of this source: it follows, or comes before what does. Returns 1; 0, and nothing is
+ * changed: it begins another. */
 int pt_extend_run(pt_row *row, int64_t source, int64_t first, int64_t following, int64_t size_bytes, int64_t batches,
                   int64_t clock);
 /* Notes that a batch of `count` records of a producer is about to be forwarded while `leader_epoch` is proven. Returns

@@ -170,6 +170,20 @@ static int expect_observed(pt_row *row, pt_range batch) {
     return 1;
 }
 
+/* What a run and the parts ahead of it hold. They are in order, and apart. */
+static pt_run_part sum_run(const pt_row *row) {
+    pt_run_part all = {row->run_first, row->run_following, row->run_bytes, row->run_batches, 0};
+    MUST(row->run_part_count >= 0 && row->run_part_count <= PT_AHEAD);
+    for (int64_t i = 0; i < row->run_part_count; i++) {
+        const pt_run_part *part = &row->run_parts[i];
+        MUST(part->first >= all.following && part->following > part->first);
+        all.following = part->following;
+        all.bytes += part->bytes;
+        all.batches += part->batches;
+    }
+    return all;
+}
+
 static int64_t expect_stored(expected *one, const po_row *batch, int64_t run_end, int64_t clock, int has_runs,
                              double since) {
     pt_row *row = &want[one->want.row->slot];
@@ -179,10 +193,12 @@ static int64_t expect_stored(expected *one, const po_row *batch, int64_t run_end
     if (base <= row->tail && run_end < row->tail) left |= PT_LEFT_TAIL;
     if (base <= row->tail && run_end > row->tail) row->tail = run_end;
     left |= expect_observed(row, (pt_range){base, next}) ? 0 : PT_LEFT_TRANSACTIONS;
-    int64_t bytes = row->run_bytes, batches = row->run_batches;
+    pt_run_part all = sum_run(row);
+    int64_t following = row->run_following;
     if (has_runs && pt_extend_run(row, PT_RUN_PRODUCE, base, next, batch->end - batch->start, 1, clock)) {
-        MUST(row->run_following == next && row->run_bytes == bytes + batch->end - batch->start);
-        MUST(row->run_batches == batches + 1 && row->run_last == base && row->run_before == clock);
+        pt_run_part now = sum_run(row);
+        MUST(now.bytes == all.bytes + batch->end - batch->start && now.batches == all.batches + 1);
+        MUST(base == following ? row->run_following >= next : base > following && row->run_following == following);
     } else if (has_runs) {
         left |= PT_LEFT_RUN;
     }
@@ -207,6 +223,8 @@ static void check_row(int number) {
     MUST(is->run_source == must->run_source && is->run_first == must->run_first);
     MUST(is->run_following == must->run_following && is->run_bytes == must->run_bytes);
     MUST(is->run_batches == must->run_batches && is->run_began == must->run_began && is->run_ended == must->run_ended);
+    MUST(is->run_part_count == must->run_part_count);
+    MUST(memcmp(is->run_parts, must->run_parts, (size_t)is->run_part_count * sizeof *is->run_parts) == 0);
     MUST(is->run_points == must->run_points && is->run_points >= 0 && is->run_points <= PT_RUN_POINTS);
     MUST(memcmp(is->run_offsets, must->run_offsets, sizeof is->run_offsets) == 0);
     MUST(memcmp(is->run_clocks, must->run_clocks, sizeof is->run_clocks) == 0);
@@ -501,6 +519,10 @@ static void change_row(int number) {
     }
     row->run_source = (int64_t)draw(3);
     row->run_following = draw(3) ? row->tail : offset;
+    row->run_part_count = (int64_t)draw(4);
+    for (int64_t i = 0, at = row->run_following + (int64_t)draw(4); i < row->run_part_count; i++, at += 3) {
+        row->run_parts[i] = (pt_run_part){at, at + 1 + (int64_t)draw(3), 100, 1, row->run_before};
+    }
     row->run_points = (int64_t)draw(PT_RUN_POINTS + 1);
     row->run_last = row->run_following - 1 - (int64_t)draw(9);
     row->run_before = (int64_t)draw(2 * PT_RUN_TOLERANCE);
