@@ -267,6 +267,10 @@ class Runs:
     def add(self, partition: Any, first: int, following: int, size_bytes: int) -> None:
         if not self.limit or self.extend(partition, first, following, size_bytes):
             return
+        if partition in self.open and following <= self.open[partition][0][0]:
+            run = first, following, size_bytes
+            self.lines.append((partition.topic.id, partition.index, *run, "produce"))
+            return
         if partition in self.open:
             self.end(partition)
         elif len(self.open) >= self.limit:

@@ -128,6 +128,18 @@ def test_what_is_ahead_of_a_run_is_a_line_if_the_run_ends_before(admitted):
     assert [(one.base_offset, one.next_offset) for one in admitted.lines[3:]] == [(0, 1), (1, 2)]
 
 
+def test_what_comes_from_before_a_run_is_a_line_and_the_run_goes_on(admitted):
+    orders = partition_of(0)
+    for offset in (2, 1, 3, 0):
+        admitted.add(orders, offset, offset + 1)
+    admitted.runs.close()
+    assert admitted.lines == [
+        line_of(orders, 1, 2, 100, 200, began=100),
+        line_of(orders, 0, 1, 100, 400, began=300),
+        line_of(orders, 2, 4, 200, 400, batches=2)._replace(ended_bytes=300, points=((3, 200),)),
+    ]
+
+
 @pytest.mark.parametrize("excess", [0, 1])
 def test_parts_ahead_of_a_run_are_bounded(admitted, excess):
     orders, count = partition_of(0), lib.PT_AHEAD + excess
