@@ -172,7 +172,8 @@ class Transactions:
         [start, end). Other offsets of the range are empty. Ranges may arrive in any order, and
         repeatedly.
         """
-        self._take_pieces()
+        if self.row.ahead_count:  # every answer of the broker comes here
+            self._take_pieces()
         if self._known_from == NO_OFFSET or start > self._end:
             piece = Piece(start)
             piece.extend(scan_events(buf, batches, start), end)
