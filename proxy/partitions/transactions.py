@@ -298,7 +298,8 @@ class Transactions:
         a transaction that ended below the HW, the begin is not known.
         """
         self._forget()
-        self._take_pieces()
+        if self.row.ahead_count:
+            self._take_pieces()
         pieces = [piece for piece in self._pieces if piece.end >= offset]
         self.row.known_from = self.row.observed_end = offset
         self._doubted_end = high_watermark
