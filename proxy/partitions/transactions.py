@@ -162,7 +162,8 @@ class Transactions:
             self._begin(last_stable_offset, high_watermark)
         elif self._hole_since is None:
             self._hole_since = now_s
-            self._take_pieces()
+            if self.row.ahead_count:
+                self._take_pieces()
             self.row.has_gap = True
         elif now_s - self._hole_since >= self._patience_s:
             self._begin(last_stable_offset, high_watermark)
@@ -172,7 +173,7 @@ class Transactions:
         [start, end). Other offsets of the range are empty. Ranges may arrive in any order, and
         repeatedly.
         """
-        if self.row.ahead_count:  # every answer of the broker comes here
+        if self.row.ahead_count:
             self._take_pieces()
         if self._known_from == NO_OFFSET or start > self._end:
             piece = Piece(start)
@@ -197,7 +198,8 @@ class Transactions:
         """The same as `observed`, for one batch that belongs to no transaction and is no marker, and of which C has
         noted nothing.
         """
-        self._take_pieces()
+        if self.row.ahead_count:
+            self._take_pieces()
         pieces = self._pieces
         if start == self._end and not pieces:
             self.row.observed_end = end
@@ -219,7 +221,8 @@ class Transactions:
         """
         self._forget()
         self._shown = self._log_start = NO_OFFSET
-        self._take_pieces()
+        if self.row.ahead_count:
+            self._take_pieces()
         self._pieces = [
             piece if piece.end <= offset else piece.cut(offset)
             for piece in self._pieces
@@ -359,10 +362,9 @@ class Transactions:
         ahead.
         """
         row = self.row
-        if row.ahead_count:
-            self._pieces = [Piece(one.first, one.end) for one in row.ahead[0 : row.ahead_count]]
-            row.ahead_count = 0
-            row.has_gap = True
+        self._pieces = [Piece(one.first, one.end) for one in row.ahead[0 : row.ahead_count]]
+        row.ahead_count = 0
+        row.has_gap = True
 
     def _join(self) -> None:
         """Merge the pieces that the run has reached."""
