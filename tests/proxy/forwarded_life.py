@@ -341,8 +341,7 @@ class Mirror:
         product, alone = self.transactions
         assert (product.end, product.known_from) == (alone.end, alone.known_from)
         assert (product.statistics(), product.has_hole) == (alone.statistics(), alone.has_hole)
-        must_be_told = product.statistics().pieces > row.ahead_count or product.has_hole
-        assert row.has_gap or not must_be_told
+        assert row.has_gap == (product.statistics().pieces > row.ahead_count)
         assert not (row.has_gap and row.ahead_count)
         if row.is_followed:
             self.check_stored(broker)

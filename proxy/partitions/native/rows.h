@@ -119,7 +119,7 @@ typedef struct {                /* times are seconds of a monotonic clock; offse
     int64_t known_from;         /* where the contiguous run begins */
     int64_t observed_end;       /* where it ends */
     int64_t first_open;         /* first offset of the oldest open transaction in it; -1: none is open */
-    _Bool has_gap;              /* Transactions has to be told of all batches: it knows of some beyond it, or an LSO beyond it was shown */
+    _Bool has_gap;              /* Transactions has to be told of all batches: it knows of events beyond it, or of many pieces */
     int64_t ahead_count;        /* while it has not: offsets of plain batches beyond it, in order, each apart from the next */
     pt_range ahead[16];
     /* StoredRuns. A clock is that of admitted bytes; a point is an offset, and the clock before the batch there. */
