@@ -385,7 +385,7 @@ BLOCK_FIELDS: Final[tuple[Field, ...]] = (
         "points",
         "array",
         "pairs of integers for batches between, one behind another: offset above `baseOffset`, and bytes stored "
-        "between `beganBytes` and the batch",
+        "between `beganBytes` and the batch, below 0 where it was stored first: acknowledgements cross",
         since=3,
     ),
     Field(

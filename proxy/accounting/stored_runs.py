@@ -2,8 +2,10 @@
 
 Owns the open runs. Must not know how a line is written. A run holds the batches of one partition
 from one source without a gap, within two minutes. It says when each of them was admitted, on the clock of
-admitted bytes, by a line through few points (partitions/native/rows.c). Invariants:
-* every admitted byte is in one run, and every run becomes a line.
+admitted bytes, by a line through few points (partitions/native/rows.c). Acknowledgements cross: a few parts ahead of a
+run wait for the batches between, and are lines of their own if it ends before; so is what comes late, from before the
+run. Invariants:
+* every admitted byte is in one line.
 * a batch that its run's points do not come near begins another run.
 * there is at most one run per partition, and a bounded number of runs: a share of the log's queue.
   If many end, they end one after the other.
@@ -99,11 +101,15 @@ class StoredRuns:
     ) -> None:
         """Note that batches of offsets [first, following) were admitted, one behind another; `clock`: bytes
         admitted before them. They extend the partition's run if they continue it from the same source and lie
-        near a line through its points, else they begin a new one.
+        near a line through its points, or wait ahead of it. From before it they are a line; else they begin a new one.
         """
         words = SOURCES.index(source), first, following, size_bytes, batches, clock
         if partition in self._runs:
             if self._rows.pt_extend_run(partition.row, *words):
+                return
+            if following <= partition.row.run_first and source == SOURCES[partition.row.run_source]:
+                run = first, following, size_bytes, batches, clock, clock + size_bytes
+                self._put(partition, source, *run, ())
                 return
             self._end(partition)
         elif len(self._runs) >= self.limit:
@@ -128,8 +134,27 @@ class StoredRuns:
         if partition not in self._runs:
             return
         del self._runs[partition]
-        topic, row = partition.topic, partition.row
+        row = partition.row
         source, row.run_source = SOURCES[row.run_source], 0
+        run = row.run_first, row.run_following, row.run_bytes, row.run_batches
+        self._put(partition, source, *run, row.run_began, row.run_ended, list_points(row))
+        for part in row.run_parts[0 : row.run_part_count]:
+            run = part.first, part.following, part.bytes, part.batches
+            self._put(partition, source, *run, part.clock, part.clock + part.bytes, ())
+
+    def _put(
+        self,
+        partition: StoredPartition,
+        source: str,
+        first: int,
+        following: int,
+        size_bytes: int,
+        batches: int,
+        began: int,
+        ended: int,
+        points: tuple[tuple[int, int], ...],
+    ) -> None:
+        topic = partition.topic
         self._access_log.put(
             (
                 time_ns() // 1_000_000,
@@ -137,15 +162,15 @@ class StoredRuns:
                 topic.name or None,
                 topic.id,
                 partition.index,
-                row.run_first,
-                row.run_following,
-                row.run_bytes,
+                first,
+                following,
+                size_bytes,
                 source,
                 self._cache.peek_admitted_bytes(),
-                row.run_batches,
-                row.run_began,
-                row.run_ended,
-                list_points(row),
+                batches,
+                began,
+                ended,
+                points,
                 self._cache.held_bytes,
             )
         )

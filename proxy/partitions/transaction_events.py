@@ -86,8 +86,10 @@ class Piece:
 
     __slots__ = ("_begun", "end", "events", "start")
 
-    def __init__(self, start: int) -> None:
-        self.start = self.end = start
+    def __init__(self, start: int, end: int | None = None) -> None:
+        """`end`: of a range without events, from which on `extend` goes on; None: `start`."""
+        self.start = start
+        self.end = start if end is None else end
         self.events: list[TransactionEvent] = []
         self._begun: set[int] = set()
 

@@ -11,6 +11,8 @@ of offsets. Must not know the cache, connections or clocks. Invariants:
 * an aborted list is exact or unknown, never too long: consumers drop committed data of a producer
   whose abort marker lies before the read range (CompletedFetch.abortedProducerIds).
 * everything is bounded: the oldest is dropped, and the history before it is then unknown.
+* pieces are C's (`pt_row.ahead`) while no event lies in them and they are few, else ours, and `has_gap` is true: C then
+  leaves each batch to `passed`.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from proxy.partitions._rows import lib
 from proxy.partitions.partition_row import open_row, word
 from proxy.partitions.transaction_events import Event, Piece, merge, scan_events
 
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
 
 NO_OFFSET = -1
 PIECES_LIMIT = 32
+GIVEN_PIECES = lib.PT_AHEAD // 2
+"""Most pieces that are given to C, which has room for some more."""
 
 
 class Aborted(NamedTuple):
@@ -74,6 +79,7 @@ class Transactions:
         "_aborted",
         "_decided",
         "_doubted_end",
+        "_hole_end",
         "_hole_since",
         "_limit",
         "_log_start",
@@ -98,7 +104,7 @@ class Transactions:
         self._decided: list[Decided] = []  # in the order of markers; a marker may be above the HW
         self._aborted: list[Aborted] = []  # in the order of markers
         self._shown = self._log_start = NO_OFFSET
-        self._hole_since: float | None = None
+        self._hole_end, self._hole_since = NO_OFFSET, 0.0
         self._pieces: list[Piece] = []
 
     @property
@@ -120,20 +126,21 @@ class Transactions:
 
     @property
     def has_hole(self) -> bool:
-        """True if the broker has shown an LSO beyond a hole in the observed offsets."""
-        return self._hole_since is not None
+        """True if the broker has shown an LSO beyond a hole in the observed offsets: the run still ends at it."""
+        return self._hole_end == self._end != NO_OFFSET
 
     def is_overdue(self, now_s: float) -> bool:
         """True if such a hole has lasted for `patience_s`: once the broker shows its LSO again, the
         run begins behind the hole.
         """
-        return self._hole_since is not None and now_s - self._hole_since >= self._patience_s
+        return self.has_hole and now_s - self._hole_since >= self._patience_s
 
     def statistics(self) -> TransactionStatistics:
         """Return the sizes of all lists, each within its bound."""
         events = sum(len(piece.events) for piece in self._pieces)
+        pieces = self.row.ahead_count + len(self._pieces)
         return TransactionStatistics(
-            len(self._open), len(self._aborted), len(self._decided), len(self._pieces), events
+            len(self._open), len(self._aborted), len(self._decided), pieces, events
         )
 
     def shown(
@@ -158,10 +165,9 @@ class Transactions:
             return
         if self._known_from == NO_OFFSET or self._is_blank():
             self._begin(last_stable_offset, high_watermark)
-        elif self._hole_since is None:
-            self._hole_since = now_s
-            self.row.has_gap = True
-        elif now_s - self._hole_since >= self._patience_s:
+        elif not self.has_hole:
+            self._hole_end, self._hole_since = self._end, now_s
+        elif self.is_overdue(now_s):
             self._begin(last_stable_offset, high_watermark)
 
     def observed(self, buf: Frame, batches: Sequence[Batch], start: int, end: int) -> None:
@@ -169,6 +175,8 @@ class Transactions:
         [start, end). Other offsets of the range are empty. Ranges may arrive in any order, and
         repeatedly.
         """
+        if self.row.ahead_count:
+            self._take_pieces()
         if self._known_from == NO_OFFSET or start > self._end:
             piece = Piece(start)
             piece.extend(scan_events(buf, batches, start), end)
@@ -176,6 +184,8 @@ class Transactions:
         elif end > self._end:
             self._extend(scan_events(buf, batches, self._end), end)
             self._join()
+        if self.row.has_gap:
+            self._give_pieces()
 
     def recall(self, start: int, high_watermark: int) -> None:
         """Learn that the log has no abort marker in [start, `high_watermark`), offsets that were observed
@@ -189,16 +199,12 @@ class Transactions:
             self.row.known_from = start
 
     def passed(self, start: int, end: int) -> None:
-        """The same as `observed`, for one batch that belongs to no transaction and is no marker."""
-        pieces = self._pieces
-        if start == self._end and not pieces:
-            self.row.observed_end = end
-            self.row.has_gap = False  # C extends the run from now on
-            self._hole_since = None
-        elif (
-            self._known_from == NO_OFFSET and pieces and pieces[-1].start <= start <= pieces[-1].end
-        ):
-            pieces[-1].end = max(pieces[-1].end, end)
+        """The same as `observed`, for one batch that belongs to no transaction and is no marker, and of which C has
+        noted nothing.
+        """
+        row = self.row
+        if start == row.observed_end and not row.has_gap and not row.ahead_count:
+            row.observed_end = end
         else:
             self.observed(b"", (), start, end)
 
@@ -211,11 +217,14 @@ class Transactions:
         """
         self._forget()
         self._shown = self._log_start = NO_OFFSET
+        if self.row.ahead_count:
+            self._take_pieces()
         self._pieces = [
             piece if piece.end <= offset else piece.cut(offset)
             for piece in self._pieces
             if piece.start < offset
         ]
+        self._give_pieces()
 
     def advance_start(self, log_start_offset: int) -> None:
         """Note that the log now begins at `log_start_offset`, by retention or DeleteRecords."""
@@ -289,6 +298,8 @@ class Transactions:
         a transaction that ended below the HW, the begin is not known.
         """
         self._forget()
+        if self.row.ahead_count:
+            self._take_pieces()
         pieces = [piece for piece in self._pieces if piece.end >= offset]
         self.row.known_from = self.row.observed_end = offset
         self._doubted_end = high_watermark
@@ -297,11 +308,13 @@ class Transactions:
             first = pieces.pop(0)
             self._extend(first.events, first.end)
         self._join()
+        if self.row.has_gap:
+            self._give_pieces()
 
     def _forget(self) -> None:
         """End the run; the pieces stay."""
         self.row.known_from = self.row.observed_end = NO_OFFSET  # there is no run
-        self._hole_since = None
+        self._hole_end = NO_OFFSET
         self._open = {}
         self.row.first_open = NO_OFFSET
         self._decided = []
@@ -310,7 +323,6 @@ class Transactions:
     def _extend(self, events: Iterable[TransactionEvent], end: int) -> None:
         """Extend the run to `end` (ProducerAppendInfo, ProducerStateManager.completeTxn)."""
         self.row.observed_end = end
-        self._hole_since = None
         for offset, producer_id, event in events:
             if event is Event.BEGUN:
                 self._open.setdefault(producer_id, offset)
@@ -342,6 +354,22 @@ class Transactions:
             # merge the two oldest, from the lower first offset: the LSO stays a lower bound
             one, other = self._decided[:2]
             self._decided[:2] = [Decided(other.marker, min(one.first, other.first))]
+
+    def _take_pieces(self) -> None:
+        """Own the ranges that C has noted ahead of the run, where it has any, until `_give_pieces`."""
+        row = self.row
+        self._pieces = [Piece(one.first, one.end) for one in row.ahead[0 : row.ahead_count]]
+        row.ahead_count = 0
+        row.has_gap = True
+
+    def _give_pieces(self) -> None:
+        """Let C note what is ahead of the run, if that is few plain batches. It leaves them to `passed` otherwise."""
+        row, pieces = self.row, self._pieces
+        row.has_gap = len(pieces) > GIVEN_PIECES or any(piece.events for piece in pieces)
+        if not row.has_gap:
+            for number, piece in enumerate(pieces):
+                row.ahead[number] = piece.start, piece.end
+            row.ahead_count, self._pieces = len(pieces), []
 
     def _join(self) -> None:
         """Merge the pieces that the run has reached."""

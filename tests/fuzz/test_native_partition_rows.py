@@ -34,6 +34,7 @@ def test_rows_are_as_the_reference_says(program: Path, life: int) -> None:
     assert counted["stored"] > counted["left"] > 10
     assert counted["acknowledged"] > counted["stored"] > 100
     assert min(counted["stamped"], counted["fresh"], counted["resent"]) > 10
+    assert min(counted["ahead"], counted["united"]) > 10
 
 
 def test_names_that_a_client_chose_cost_no_more_than_others(program: Path) -> None:

@@ -12,6 +12,8 @@ from struct import pack
 from types import SimpleNamespace
 from typing import Any
 
+from proxy.partitions._rows import lib
+
 from protocol.batch import scan_batches
 from protocol.primitives import build_uvarint
 from protocol.produce_rows import scan_produced, scan_request
@@ -234,29 +236,46 @@ class Waiter:
 
 
 class Runs:
-    """Runs of the access log, one dictionary entry for each."""
+    """Runs of the access log, one dictionary entry for each, with the parts ahead of it: first offset, the one behind,
+    bytes. All are small and soon after each other, so that a part goes on wherever its offsets do.
+    """
 
     def __init__(self, product: StoredRuns | None) -> None:
         self.limit = product.limit if product is not None else 0
-        self.open: dict[Any, list[int]] = {}
+        self.open: dict[Any, list[list[int]]] = {}
         self.lines: list[tuple[object, ...]] = []
         self.due: deque[Any] = deque()
 
     def extend(self, partition: Any, first: int, following: int, size_bytes: int) -> bool:
         run = self.open.get(partition)
-        if run is None or run[1] != first:
+        if run is None or first < run[0][1]:
             return False
-        run[1:] = following, run[2] + size_bytes
+        if any(first < part[1] and part[0] < following for part in run[1:]):
+            return False
+        before = [part for part in run if part[1] == first]
+        if not before and len(run) > lib.PT_AHEAD:
+            return False
+        if before:
+            before[0][1:] = following, before[0][2] + size_bytes
+        else:
+            run[1:] = sorted([*run[1:], [first, following, size_bytes]])
+        while len(run) > 1 and run[1][0] == run[0][1]:
+            _, *ends = run.pop(1)
+            run[0][1:] = ends[0], run[0][2] + ends[1]
         return True
 
     def add(self, partition: Any, first: int, following: int, size_bytes: int) -> None:
         if not self.limit or self.extend(partition, first, following, size_bytes):
             return
+        if partition in self.open and following <= self.open[partition][0][0]:
+            run = first, following, size_bytes
+            self.lines.append((partition.topic.id, partition.index, *run, "produce"))
+            return
         if partition in self.open:
             self.end(partition)
         elif len(self.open) >= self.limit:
             self.end(next(iter(self.open)))
-        self.open[partition] = [first, following, size_bytes]
+        self.open[partition] = [[first, following, size_bytes]]
 
     def tick(self) -> None:
         if not self.due:
@@ -266,8 +285,8 @@ class Runs:
 
     def end(self, partition: Any) -> None:
         if partition in self.open:
-            run = self.open.pop(partition)
-            self.lines.append((partition.topic.id, partition.index, *run, "produce"))
+            for run in self.open.pop(partition):
+                self.lines.append((partition.topic.id, partition.index, *run, "produce"))
 
 
 class Mirror:
@@ -322,8 +341,8 @@ class Mirror:
         product, alone = self.transactions
         assert (product.end, product.known_from) == (alone.end, alone.known_from)
         assert (product.statistics(), product.has_hole) == (alone.statistics(), alone.has_hole)
-        has_gap = bool(product.statistics().pieces) or product.has_hole
-        assert row.has_gap or not has_gap
+        assert row.has_gap == (product.statistics().pieces > row.ahead_count)
+        assert not (row.has_gap and row.ahead_count)
         if row.is_followed:
             self.check_stored(broker)
 

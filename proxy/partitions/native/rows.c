@@ -316,30 +316,115 @@ void pt_begin_run(pt_row *row, int64_t source, int64_t first, int64_t following,
     row->run_source = source;
     row->run_first = first;
     row->run_began = clock;
-    row->run_bytes = row->run_batches = row->run_points = 0;
+    row->run_bytes = row->run_batches = row->run_points = row->run_part_count = 0;
     row->run_least = -INFINITY;
     row->run_most = INFINITY;
     add_to_run(row, first, following, size_bytes, batches, clock);
 }
 
+static int follow_run(pt_row *row, const pt_run_part *part) {
+    int has_step = row->run_piece > 1 && llabs(part->clock - row->run_ended) > PT_RUN_TOLERANCE; /* where no line fits */
+    if (has_step || !fit_run(row, part->first, part->clock)) {
+        return 0;
+    }
+    add_to_run(row, part->first, part->following, part->bytes, part->batches, part->clock);
+    return 1;
+}
+
+static void drop_part(pt_row *row, int64_t number) {
+    row->run_part_count--;
+    memmove(row->run_parts + number, row->run_parts + number + 1,
+            (size_t)(row->run_part_count - number) * sizeof *row->run_parts);
+}
+
+/* Puts `part`, which is ahead of the run, among those that are. 0, and nothing is changed: one has its offsets, or there is no
+ * room. What comes behind one as its bytes did belongs to it. */
+static int keep_part(pt_row *row, const pt_run_part *part) {
+    pt_run_part *parts = row->run_parts;
+    int64_t number = 0, count = row->run_part_count;
+    while (number < count && parts[number].following <= part->first) {
+        number++;
+    }
+    if (number < count && parts[number].first < part->following) {
+        return 0;
+    }
+    pt_run_part *before = number > 0 ? parts + number - 1 : NULL;
+    if (before != NULL && before->following == part->first && before->bytes + part->bytes <= PT_RUN_TOLERANCE * 3 / 4 &&
+        llabs(part->clock - before->clock - before->bytes) <= PT_RUN_TOLERANCE / 4) {
+        before->following = part->following;
+        before->bytes += part->bytes;
+        before->batches += part->batches;
+        return 1;
+    }
+    if (count == PT_AHEAD) {
+        return 0;
+    }
+    memmove(parts + number + 1, parts + number, (size_t)(count - number) * sizeof *parts);
+    parts[number] = *part;
+    row->run_part_count++;
+    return 1;
+}
+
 int pt_extend_run(pt_row *row, int64_t source, int64_t first, int64_t following, int64_t size_bytes, int64_t batches,
                   int64_t clock) {
-    if (row->run_source != source || row->run_following != first || following <= first) {
+    pt_run_part part = {first, following, size_bytes, batches, clock};
+    if (row->run_source != source || first < row->run_following || following <= first) {
         return 0;
     }
-    int has_step = row->run_piece > 1 && clock - row->run_ended > PT_RUN_TOLERANCE; /* between batches, so no line fits */
-    if (has_step || !fit_run(row, first, clock)) {
+    if (first > row->run_following) {
+        return keep_part(row, &part);
+    }
+    if ((row->run_part_count > 0 && row->run_parts[0].first < following) || !follow_run(row, &part)) {
         return 0;
     }
-    add_to_run(row, first, following, size_bytes, batches, clock);
+    while (row->run_part_count > 0 && row->run_parts[0].first == row->run_following && follow_run(row, row->run_parts)) {
+        drop_part(row, 0);
+    }
+    return 1;
+}
+
+static int64_t greater(int64_t one, int64_t other) {
+    return one > other ? one : other;
+}
+
+/* Takes out of the ranges from number `from` on those that begin at `end` or before. Returns where all of them end. */
+static int64_t take_touching(pt_row *row, int64_t from, int64_t end) {
+    int64_t after = from;
+    while (after < row->ahead_count && row->ahead[after].first <= end) {
+        end = greater(end, row->ahead[after++].end);
+    }
+    memmove(row->ahead + from, row->ahead + after, (size_t)(row->ahead_count - after) * sizeof *row->ahead);
+    row->ahead_count -= after - from;
+    return end;
+}
+
+/* Notes offsets ahead of the run. 0, and nothing is changed: there is no room. */
+static int note_ahead(pt_row *row, int64_t first, int64_t end) {
+    int64_t number = 0;
+    while (number < row->ahead_count && row->ahead[number].end < first) {
+        number++;
+    }
+    if (number < row->ahead_count && row->ahead[number].first <= end) { /* it touches this one, and perhaps further ones */
+        first = first < row->ahead[number].first ? first : row->ahead[number].first;
+        end = take_touching(row, number, end);
+    }
+    if (row->ahead_count == PT_AHEAD) {
+        return 0;
+    }
+    memmove(row->ahead + number + 1, row->ahead + number, (size_t)(row->ahead_count - number) * sizeof *row->ahead);
+    row->ahead[number] = (pt_range){first, end};
+    row->ahead_count++;
     return 1;
 }
 
 static int64_t observe(pt_row *row, int64_t base, int64_t following) {
-    if (row->has_gap || row->observed_end != base) {
+    if (row->has_gap || base < row->observed_end) {
         return PT_LEFT_TRANSACTIONS;
     }
-    row->observed_end = following;
+    if (base > row->observed_end) {
+        return note_ahead(row, base, following) ? 0 : PT_LEFT_TRANSACTIONS;
+    }
+    row->observed_end = take_touching(row, 0, following);
     return 0;
 }
 

@@ -47,6 +47,7 @@
 #define PT_FOLLOWER_FETCH_FROM_VERSION 11
 #define PT_UNREADABLE -1
 #define PT_AT_END_BELOW -2
+#define PT_AHEAD 16             /* ranges of offsets ahead of the run: acknowledgements of several connections cross */
 #define PT_NO_RUN 0
 #define PT_RUN_PRODUCE 1
 #define PT_RUN_WATCH 2
@@ -90,6 +91,14 @@ typedef struct {                /* Lease */
     double until;
 } pt_lease;
 
+typedef struct {                /* offsets: first <= offset < end */
+    int64_t first, end;
+} pt_range;
+
+typedef struct {                /* batches that came one behind another: offsets, and the clock before them */
+    int64_t first, following, bytes, batches, clock;
+} pt_run_part;
+
 typedef struct pt_view pt_view;
 
 typedef struct {                /* times are seconds of a monotonic clock; offsets and epochs are -1 while unknown */
@@ -110,7 +119,9 @@ typedef struct {                /* times are seconds of a monotonic clock; offse
     int64_t known_from;         /* where the contiguous run begins */
     int64_t observed_end;       /* where it ends */
     int64_t first_open;         /* first offset of the oldest open transaction in it; -1: none is open */
-    _Bool has_gap;              /* batches beyond it were observed, or an LSO beyond it was shown */
+    _Bool has_gap;              /* Transactions has to be told of all batches: it knows of events beyond it, or of many pieces */
+    int64_t ahead_count;        /* while it has not: offsets of plain batches beyond it, in order, each apart from the next */
+    pt_range ahead[16];
     /* StoredRuns. A clock is that of admitted bytes; a point is an offset, and the clock before the batch there. */
     int64_t run_source, run_first, run_following, run_bytes, run_batches;
     int64_t run_began, run_ended;  /* the clock before the first batch, and behind the last */
@@ -118,6 +129,8 @@ typedef struct {                /* times are seconds of a monotonic clock; offse
     int64_t run_points;            /* how many there are, between run_first and run_last */
     int64_t run_offsets[8], run_clocks[8];
     double run_least, run_most;    /* bytes an offset: slopes from the last point that come near all batches since */
+    int64_t run_part_count;        /* batches ahead of it, in order, from the same source: they go on once those between have come */
+    pt_run_part run_parts[16];
     /* of the request that pt_forward noted last for it: its stamp, and the batch's place */
     int64_t stamp, forwarded_at;
 } pt_row;
@@ -230,7 +243,8 @@ void pt_free_row(pt_row *row);
  * clock showed `clock`. */
 void pt_begin_run(pt_row *row, int64_t source, int64_t first, int64_t following, int64_t size_bytes, int64_t batches,
                   int64_t clock);
-/* The same for what follows on an open run of this source. Returns 1; 0, and nothing is changed: it begins another. */
+/* The same for what belongs to an open run of this source: it follows, or comes before what does. Returns 1; 0, and nothing is
+ * changed: it begins another. */
 int pt_extend_run(pt_row *row, int64_t source, int64_t first, int64_t following, int64_t size_bytes, int64_t batches,
                   int64_t clock);
 /* Notes that a batch of `count` records of a producer is about to be forwarded while `leader_epoch` is proven. Returns

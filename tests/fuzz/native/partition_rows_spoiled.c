@@ -43,7 +43,7 @@ static request in_flight[IN_FLIGHT];
 static int open_requests;
 static uint64_t compared;
 static struct {
-    uint64_t acknowledged, stored, left, stamped, fresh, resent;
+    uint64_t acknowledged, stored, left, stamped, fresh, resent, ahead, united;
 } seen;
 
 static int64_t pick(int64_t usual, int64_t other) { return draw(8) ? usual : other; }
@@ -136,6 +136,54 @@ static void expect_acknowledged(expected *one, const po_row *batch, const po_pro
     if (base + batch->record_count > row->acknowledged_end) row->acknowledged_end = base + batch->record_count;
 }
 
+/* Of all that is ahead and `added`: united where two touch, until none do, the first of them again and again. */
+static int64_t unite(const pt_row *row, pt_range added, pt_range *to) {
+    pt_range some[PT_AHEAD + 1];
+    int64_t count = row->ahead_count + 1, found = 0;
+    memcpy(some, row->ahead, sizeof row->ahead);
+    some[count - 1] = added;
+    while (count > 0) {
+        int64_t least = 0;
+        for (int64_t i = 1; i < count; i++) least = some[i].first < some[least].first ? i : least;
+        pt_range one = some[least];
+        some[least] = some[--count];
+        if (found > 0 && one.first <= to[found - 1].end) {
+            if (one.end > to[found - 1].end) to[found - 1].end = one.end;
+        } else {
+            to[found++] = one;
+        }
+    }
+    return found;
+}
+
+static int expect_observed(pt_row *row, pt_range batch) {
+    pt_range united[PT_AHEAD + 1];
+    int64_t count = unite(row, batch, united), first = batch.first == row->observed_end;
+    if (row->has_gap || batch.first < row->observed_end || count - first > PT_AHEAD) {
+        return 0;
+    }
+    if (first) row->observed_end = united[0].end;
+    seen.ahead += !first;
+    seen.united += (uint64_t)(row->ahead_count + 1 - count);
+    row->ahead_count = count - first;
+    memcpy(row->ahead, united + first, (size_t)row->ahead_count * sizeof *united);
+    return 1;
+}
+
+/* What a run and the parts ahead of it hold. They are in order, and apart. */
+static pt_run_part sum_run(const pt_row *row) {
+    pt_run_part all = {row->run_first, row->run_following, row->run_bytes, row->run_batches, 0};
+    MUST(row->run_part_count >= 0 && row->run_part_count <= PT_AHEAD);
+    for (int64_t i = 0; i < row->run_part_count; i++) {
+        const pt_run_part *part = &row->run_parts[i];
+        MUST(part->first >= all.following && part->following > part->first);
+        all.following = part->following;
+        all.bytes += part->bytes;
+        all.batches += part->batches;
+    }
+    return all;
+}
+
 static int64_t expect_stored(expected *one, const po_row *batch, int64_t run_end, int64_t clock, int has_runs,
                              double since) {
     pt_row *row = &want[one->want.row->slot];
@@ -144,15 +192,13 @@ static int64_t expect_stored(expected *one, const po_row *batch, int64_t run_end
     if (row->produced_from == -1 || base < row->produced_from) row->produced_from = base;
     if (base <= row->tail && run_end < row->tail) left |= PT_LEFT_TAIL;
     if (base <= row->tail && run_end > row->tail) row->tail = run_end;
-    if (!row->has_gap && row->observed_end == base) {
-        row->observed_end = next;
-    } else {
-        left |= PT_LEFT_TRANSACTIONS;
-    }
-    int64_t bytes = row->run_bytes, batches = row->run_batches;
+    left |= expect_observed(row, (pt_range){base, next}) ? 0 : PT_LEFT_TRANSACTIONS;
+    pt_run_part all = sum_run(row);
+    int64_t following = row->run_following;
     if (has_runs && pt_extend_run(row, PT_RUN_PRODUCE, base, next, batch->end - batch->start, 1, clock)) {
-        MUST(row->run_following == next && row->run_bytes == bytes + batch->end - batch->start);
-        MUST(row->run_batches == batches + 1 && row->run_last == base && row->run_before == clock);
+        pt_run_part now = sum_run(row);
+        MUST(now.bytes == all.bytes + batch->end - batch->start && now.batches == all.batches + 1);
+        MUST(base == following ? row->run_following >= next : base > following && row->run_following == following);
     } else if (has_runs) {
         left |= PT_LEFT_RUN;
     }
@@ -172,9 +218,13 @@ static void check_row(int number) {
     MUST(is->probe_offset == must->probe_offset && is->acknowledged_end == must->acknowledged_end);
     MUST(is->produced_from == must->produced_from && is->young_from == must->young_from);
     MUST(is->observed_end == must->observed_end && is->has_gap == must->has_gap);
+    MUST(is->ahead_count == must->ahead_count && is->ahead_count <= PT_AHEAD);
+    MUST(memcmp(is->ahead, must->ahead, (size_t)is->ahead_count * sizeof *is->ahead) == 0);
     MUST(is->run_source == must->run_source && is->run_first == must->run_first);
     MUST(is->run_following == must->run_following && is->run_bytes == must->run_bytes);
     MUST(is->run_batches == must->run_batches && is->run_began == must->run_began && is->run_ended == must->run_ended);
+    MUST(is->run_part_count == must->run_part_count);
+    MUST(memcmp(is->run_parts, must->run_parts, (size_t)is->run_part_count * sizeof *is->run_parts) == 0);
     MUST(is->run_points == must->run_points && is->run_points >= 0 && is->run_points <= PT_RUN_POINTS);
     MUST(memcmp(is->run_offsets, must->run_offsets, sizeof is->run_offsets) == 0);
     MUST(memcmp(is->run_clocks, must->run_clocks, sizeof is->run_clocks) == 0);
@@ -462,8 +512,17 @@ static void change_row(int number) {
     row->tail = draw(5) ? offset : -1;
     row->observed_end = draw(3) ? row->tail : offset;
     row->has_gap = draw(4) == 0;
+    row->ahead_count = row->has_gap || row->observed_end >= GREATEST ? 0 : (int64_t)draw(PT_AHEAD + 1);
+    for (int64_t i = 0, at = row->observed_end; i < row->ahead_count; i++) {
+        row->ahead[i].first = at + 1 + (int64_t)draw(4);
+        at = row->ahead[i].end = row->ahead[i].first + 1 + (int64_t)draw(3);
+    }
     row->run_source = (int64_t)draw(3);
     row->run_following = draw(3) ? row->tail : offset;
+    row->run_part_count = (int64_t)draw(4);
+    for (int64_t i = 0, at = row->run_following + (int64_t)draw(4); i < row->run_part_count; i++, at += 3) {
+        row->run_parts[i] = (pt_run_part){at, at + 1 + (int64_t)draw(3), 100, 1, row->run_before};
+    }
     row->run_points = (int64_t)draw(PT_RUN_POINTS + 1);
     row->run_last = row->run_following - 1 - (int64_t)draw(9);
     row->run_before = (int64_t)draw(2 * PT_RUN_TOLERANCE);
@@ -572,10 +631,10 @@ int main(int argc, char **argv) {
     for (int number = 0; number < ROWS; number++) {
         pt_free_row(rows[number]);
     }
-    printf("compared %llu acknowledged %llu stored %llu left %llu stamped %llu fresh %llu resent %llu ",
+    printf("compared %llu acknowledged %llu stored %llu left %llu stamped %llu fresh %llu resent %llu ahead %llu united %llu ",
            (unsigned long long)compared, (unsigned long long)seen.acknowledged, (unsigned long long)seen.stored,
            (unsigned long long)seen.left, (unsigned long long)seen.stamped, (unsigned long long)seen.fresh,
-           (unsigned long long)seen.resent);
+           (unsigned long long)seen.resent, (unsigned long long)seen.ahead, (unsigned long long)seen.united);
     printf("chosen %llu usual %llu\n", (unsigned long long)count_comparisons(512, 1),
            (unsigned long long)count_comparisons(512, 0));
     return 0;

@@ -264,8 +264,11 @@ async def test_what_is_no_entry_ends_the_worker_and_nothing_else(
     assert (pair.broken, pair.kept().tail) == (1, 100)
 
 
-async def test_what_several_workers_tell_is_taken_as_it_was_acknowledged() -> None:
-    """Each has a part of a partition's offsets: taken ring by ring they would be gaps, and Python's to close."""
+@pytest.mark.parametrize("crossing", [1, 5])
+async def test_python_finishes_nothing_that_several_workers_tell(crossing: int) -> None:
+    """Each has a part of a partition's offsets, told in the order of acknowledgements, of which `crossing` in a row may
+    come the other way round: ring by ring there would be as many gaps as offsets.
+    """
     pair, left = Pair(), 0
     other = RingReader(pair.rings, pair._note_broken)
     ring_fd, wake_fd = map(os.dup, other.fds)
@@ -282,9 +285,10 @@ async def test_what_several_workers_tell_is_taken_as_it_was_acknowledged() -> No
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RingReaders, "_finish", finish_counted)
-        for offset in range(100, 200):
-            pair.worker.link.tell_produced = (pair.ring, second)[offset // 3 % 2].tell
-            pair.produce(batch_v2(1), offset)
+        for start in range(100, 200, crossing):
+            for offset in reversed(range(start, start + crossing)):
+                pair.worker.link.tell_produced = (pair.ring, second)[offset // 3 % 2].tell
+                pair.produce(batch_v2(1), offset)
         pair.rings.catch_up()
     assert (pair.kept().tail, known.observed_end, bool(known.has_gap), left) == (200, 200, False, 0)
     second.close()

@@ -1,10 +1,13 @@
-"""The run of observed offsets that C extends: never with a gap, and again once the gap has closed."""
+"""The run of observed offsets that C extends, and what is ahead of it: not while Python knows of something there, and
+again once it does not.
+"""
 
 from __future__ import annotations
 
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from proxy.partitions._rows import ffi, lib
@@ -12,24 +15,28 @@ from proxy.partitions._rows import ffi, lib
 from protocol.produce_rows import Row
 from proxy.partitions.partition_row import open_row
 from proxy.partitions.table import HOLE_PATIENCE_S
-from proxy.partitions.transactions import Transactions
+from proxy.partitions.transactions import GIVEN_PIECES, Transactions
 
 LAST_DELTA = Row._fields.index("last_delta")
+
+
+def list_pieces(one: Transactions) -> list[list[tuple[int, int]]]:
+    """Those of C, and those of Python."""
+    noted = [(piece.first, piece.end) for piece in one.row.ahead[0 : one.row.ahead_count]]
+    return [noted, [(piece.start, piece.end) for piece in one._pieces]]
 
 
 class Observed:
     """A partition's transactions, told by C where it can, and `alone` by `passed` always."""
 
     def __init__(self, rng: Random) -> None:
-        self.rng, self.now_s, self.end, self.fast = rng, 0, 0, 0
+        self.rng, self.now_s, self.end, self.fast, self.ahead = rng, 0, 0, 0, 0
         self.row = open_row()
         self.row.tail = 1 << 40
         self.told = Transactions(100, HOLE_PATIENCE_S, self.row)
         self.alone = Transactions(100, HOLE_PATIENCE_S)
-        self.must_be_fast = False
 
     def both(self, method: str, *values: Any) -> None:
-        self.must_be_fast = False
         for one in (self.told, self.alone):
             getattr(one, method)(*values)
 
@@ -53,24 +60,26 @@ class Observed:
         self.both("observed", b"", (), 0, self.end)
 
     def stored(self) -> None:
-        """A plain batch, usually the next one."""
+        """A plain batch: the next one, or one whose acknowledgement has crossed others'."""
+        alone = self.alone
         start = self.rng.choice(
-            (self.end, self.end, self.end, self.rng.randint(0, self.end), self.end + 2)
+            (self.end, self.end, alone.end, self.rng.randint(0, self.end), self.end + 2)
         )
+        start = max(0, start)
         following = start + self.rng.randint(1, 3)
         self.end = max(self.end, following)
-        said = self.alone.statistics().pieces, self.alone.has_hole
-        goes_on = start == self.alone.end
+        is_python_s = self.row.has_gap
+        has_room = self.row.ahead_count < lib.PT_AHEAD
         left = self.note_stored(start, following - start)
-        assert not (any(said) and left == 0), "C extends no run with a gap"
-        assert left == 0 or not (goes_on and self.must_be_fast), "C extends the run again"
+        assert not (is_python_s and left == 0), "C notes nothing that Python has to know"
+        assert left == 0 or is_python_s or start < alone.end or not has_room, "C notes the rest"
         self.fast += left == 0
+        self.ahead += left == 0 and start > alone.end
         if left:
             self.told.passed(start, following)
-        self.alone.passed(start, following)
-        self.must_be_fast = (goes_on and not said[0]) or (
-            self.must_be_fast and start < self.alone.end < following
-        )
+        alone.passed(start, following)
+        is_few = self.told.statistics().pieces <= GIVEN_PIECES
+        assert not (left and is_few and self.row.has_gap), "C goes on once little is ahead"
 
     def note_stored(self, base_offset: int, count: int) -> int:
         one = ffi.new("pt_forwarded[1]")
@@ -90,8 +99,11 @@ class Observed:
             alone.known_from,
             alone.has_hole,
         )
-        pieces = [[(one.start, one.end) for one in each._pieces] for each in (told, alone)]
-        assert pieces[0] == pieces[1]
+        (noted, kept), (noted_alone, kept_alone) = map(list_pieces, (told, alone))
+        assert not (noted and (kept or self.row.has_gap)), "pieces are C's or Python's"
+        assert self.row.has_gap == bool(kept)
+        assert noted + kept == noted_alone + kept_alone
+        assert told.statistics() == alone.statistics()
         assert told.last_stable_offset(self.end) == alone.last_stable_offset(self.end)
 
 
@@ -121,4 +133,24 @@ def test_transactions_are_told_the_same_by_c(seed: int) -> None:
 
 
 def test_c_extends_many_runs() -> None:
-    assert sum(observe(seed).fast for seed in range(20)) > 100
+    lives = [observe(seed) for seed in range(20)]
+    assert sum(life.fast for life in lives) > 300
+    assert sum(life.ahead for life in lives) > 100
+
+
+@pytest.mark.parametrize("excess", [0, 1])
+def test_what_is_ahead_is_python_s_beyond_the_bound(excess: int) -> None:
+    life, count = Observed(Random(1)), lib.PT_AHEAD + excess
+    life.both("shown", 1, 1, 0, 0)
+    for number in range(count):
+        base = 2 * (count - number)
+        if life.note_stored(base, 1):
+            life.told.passed(base, base + 1)
+        life.alone.passed(base, base + 1)
+        life.check()
+    assert (life.row.ahead_count, life.row.has_gap) == ((0, True) if excess else (count, False))
+    assert life.told.statistics().pieces == count
+    for base in range(1, 2 * count, 2):
+        if life.note_stored(base, 1):
+            life.told.passed(base, base + 1)
+    assert (life.told.end, life.told.statistics().pieces) == (2 * count + 1, 0)
