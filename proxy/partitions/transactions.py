@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from proxy.partitions.transaction_events import TransactionEvent
 
 NO_OFFSET = -1
-PIECES_LIMIT = 32
+PIECES_LIMIT = 64
 GIVEN_PIECES = lib.PT_AHEAD // 2
 """Most pieces that are given to C, which has room for some more."""
 
@@ -365,11 +365,14 @@ class Transactions:
     def _give_pieces(self) -> None:
         """Let C note what is ahead of the run, if that is few plain batches. It leaves them to `passed` otherwise."""
         row, pieces = self.row, self._pieces
-        row.has_gap = len(pieces) > GIVEN_PIECES or any(piece.events for piece in pieces)
-        if not row.has_gap:
-            for number, piece in enumerate(pieces):
-                row.ahead[number] = piece.start, piece.end
-            row.ahead_count, self._pieces = len(pieces), []
+        is_plain = len(pieces) <= GIVEN_PIECES and not any(piece.events for piece in pieces)
+        row.has_gap = not is_plain or not all(
+            lib.pt_note_ahead(row, piece.start, piece.end) for piece in pieces
+        )
+        if row.has_gap:
+            row.ahead_count = 0
+        else:
+            self._pieces = []
 
     def _join(self) -> None:
         """Merge the pieces that the run has reached."""

@@ -50,6 +50,8 @@ pt_row *pt_new_row(int64_t slot, const pt_fidelity *fidelity) {
 void pt_free_row(pt_row *row) {
     if (row != NULL) {
         free(row->ledger.producers);
+        free(row->ahead);
+        free(row->run_parts);
         free(row->view);
         free(row);
     }
@@ -356,7 +358,7 @@ static int keep_part(pt_row *row, const pt_run_part *part) {
         before->batches += part->batches;
         return 1;
     }
-    if (count == PT_AHEAD) {
+    if (count == PT_AHEAD || (parts == NULL && (parts = row->run_parts = calloc(PT_AHEAD, sizeof *parts)) == NULL)) {
         return 0;
     }
     memmove(parts + number + 1, parts + number, (size_t)(count - number) * sizeof *parts);
@@ -390,6 +392,9 @@ static int64_t greater(int64_t one, int64_t other) {
 /* Takes out of the ranges from number `from` on those that begin at `end` or before. Returns where all of them end. */
 static int64_t take_touching(pt_row *row, int64_t from, int64_t end) {
     int64_t after = from;
+    if (row->ahead_count == 0) {
+        return end;
+    }
     while (after < row->ahead_count && row->ahead[after].first <= end) {
         end = greater(end, row->ahead[after++].end);
     }
@@ -398,8 +403,7 @@ static int64_t take_touching(pt_row *row, int64_t from, int64_t end) {
     return end;
 }
 
-/* Notes offsets ahead of the run. 0, and nothing is changed: there is no room. */
-static int note_ahead(pt_row *row, int64_t first, int64_t end) {
+int pt_note_ahead(pt_row *row, int64_t first, int64_t end) {
     int64_t number = 0;
     while (number < row->ahead_count && row->ahead[number].end < first) {
         number++;
@@ -408,7 +412,8 @@ static int note_ahead(pt_row *row, int64_t first, int64_t end) {
         first = first < row->ahead[number].first ? first : row->ahead[number].first;
         end = take_touching(row, number, end);
     }
-    if (row->ahead_count == PT_AHEAD) {
+    if (row->ahead_count == PT_AHEAD ||
+        (row->ahead == NULL && (row->ahead = calloc(PT_AHEAD, sizeof *row->ahead)) == NULL)) {
         return 0;
     }
     memmove(row->ahead + number + 1, row->ahead + number, (size_t)(row->ahead_count - number) * sizeof *row->ahead);
@@ -422,7 +427,7 @@ static int64_t observe(pt_row *row, int64_t base, int64_t following) {
         return PT_LEFT_TRANSACTIONS;
     }
     if (base > row->observed_end) {
-        return note_ahead(row, base, following) ? 0 : PT_LEFT_TRANSACTIONS;
+        return pt_note_ahead(row, base, following) ? 0 : PT_LEFT_TRANSACTIONS;
     }
     row->observed_end = take_touching(row, 0, following);
     return 0;

@@ -47,7 +47,7 @@
 #define PT_FOLLOWER_FETCH_FROM_VERSION 11
 #define PT_UNREADABLE -1
 #define PT_AT_END_BELOW -2
-#define PT_AHEAD 16             /* ranges of offsets ahead of the run: acknowledgements of several connections cross */
+#define PT_AHEAD 32             /* most of what is ahead of a run: acknowledgements of several connections cross */
 #define PT_NO_RUN 0
 #define PT_RUN_PRODUCE 1
 #define PT_RUN_WATCH 2
@@ -121,7 +121,7 @@ typedef struct {                /* times are seconds of a monotonic clock; offse
     int64_t first_open;         /* first offset of the oldest open transaction in it; -1: none is open */
     _Bool has_gap;              /* Transactions has to be told of all batches: it knows of events beyond it, or of many pieces */
     int64_t ahead_count;        /* while it has not: offsets of plain batches beyond it, in order, each apart from the next */
-    pt_range ahead[16];
+    pt_range *ahead;            /* PT_AHEAD of them; NULL until acknowledgements have crossed */
     /* StoredRuns. A clock is that of admitted bytes; a point is an offset, and the clock before the batch there. */
     int64_t run_source, run_first, run_following, run_bytes, run_batches;
     int64_t run_began, run_ended;  /* the clock before the first batch, and behind the last */
@@ -130,7 +130,7 @@ typedef struct {                /* times are seconds of a monotonic clock; offse
     int64_t run_offsets[8], run_clocks[8];
     double run_least, run_most;    /* bytes an offset: slopes from the last point that come near all batches since */
     int64_t run_part_count;        /* batches ahead of it, in order, from the same source: they go on once those between have come */
-    pt_run_part run_parts[16];
+    pt_run_part *run_parts;        /* PT_AHEAD of them; NULL until there was one */
     /* of the request that pt_forward noted last for it: its stamp, and the batch's place */
     int64_t stamp, forwarded_at;
 } pt_row;
@@ -247,6 +247,8 @@ void pt_begin_run(pt_row *row, int64_t source, int64_t first, int64_t following,
  * changed: it begins another. */
 int pt_extend_run(pt_row *row, int64_t source, int64_t first, int64_t following, int64_t size_bytes, int64_t batches,
                   int64_t clock);
+/* Notes offsets that are ahead of the run of observed ones. Returns 0, and nothing is changed: there is no room. */
+int pt_note_ahead(pt_row *row, int64_t first, int64_t end);
 /* Notes that a batch of `count` records of a producer is about to be forwarded while `leader_epoch` is proven. Returns
  * PT_NOT_DUPLICATE, PT_UNDECIDED or PT_RESENT. */
 int pt_note_producer(pt_ledger *ledger, int64_t leader_epoch, int64_t id, int64_t epoch, int64_t base_sequence,

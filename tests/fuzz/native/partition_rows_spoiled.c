@@ -140,7 +140,7 @@ static void expect_acknowledged(expected *one, const po_row *batch, const po_pro
 static int64_t unite(const pt_row *row, pt_range added, pt_range *to) {
     pt_range some[PT_AHEAD + 1];
     int64_t count = row->ahead_count + 1, found = 0;
-    memcpy(some, row->ahead, sizeof row->ahead);
+    memcpy(some, row->ahead, PT_AHEAD * sizeof *row->ahead);
     some[count - 1] = added;
     while (count > 0) {
         int64_t least = 0;
@@ -219,12 +219,13 @@ static void check_row(int number) {
     MUST(is->produced_from == must->produced_from && is->young_from == must->young_from);
     MUST(is->observed_end == must->observed_end && is->has_gap == must->has_gap);
     MUST(is->ahead_count == must->ahead_count && is->ahead_count <= PT_AHEAD);
-    MUST(memcmp(is->ahead, must->ahead, (size_t)is->ahead_count * sizeof *is->ahead) == 0);
+    MUST(is->ahead_count == 0 || memcmp(is->ahead, must->ahead, (size_t)is->ahead_count * sizeof *is->ahead) == 0);
     MUST(is->run_source == must->run_source && is->run_first == must->run_first);
     MUST(is->run_following == must->run_following && is->run_bytes == must->run_bytes);
     MUST(is->run_batches == must->run_batches && is->run_began == must->run_began && is->run_ended == must->run_ended);
     MUST(is->run_part_count == must->run_part_count);
-    MUST(memcmp(is->run_parts, must->run_parts, (size_t)is->run_part_count * sizeof *is->run_parts) == 0);
+    MUST(is->run_part_count == 0 ||
+         memcmp(is->run_parts, must->run_parts, (size_t)is->run_part_count * sizeof *is->run_parts) == 0);
     MUST(is->run_points == must->run_points && is->run_points >= 0 && is->run_points <= PT_RUN_POINTS);
     MUST(memcmp(is->run_offsets, must->run_offsets, sizeof is->run_offsets) == 0);
     MUST(memcmp(is->run_clocks, must->run_clocks, sizeof is->run_clocks) == 0);
@@ -500,6 +501,13 @@ static void change_topic(pt_fidelity *topic) {
     }
 }
 
+/* The memory at `to` once `from` is copied there; NULL: it has to be had first. */
+static void *copy_of(void *to, const void *from, size_t size) {
+    to = to == NULL ? allocate(size) : to;
+    memcpy(to, from, size);
+    return to;
+}
+
 static void change_row(int number) {
     pt_row *row = &want[number];
     int64_t offset = draw(50) ? (int64_t)draw(200) : GREATEST;
@@ -528,12 +536,13 @@ static void change_row(int number) {
     row->run_before = (int64_t)draw(2 * PT_RUN_TOLERANCE);
     row->young_from = row->produced_from = draw(3) ? row->young_from : -1;
     row->proven_at = draw(5) ? (double)draw(4) : -INFINITY;
-    pt_ledger ledger = rows[number]->ledger;
-    int64_t stamp = rows[number]->stamp, at = rows[number]->forwarded_at;
+    pt_row kept = *rows[number];
     *rows[number] = *row;
-    rows[number]->ledger = ledger;
-    rows[number]->stamp = stamp;
-    rows[number]->forwarded_at = at;
+    rows[number]->ledger = kept.ledger;
+    rows[number]->stamp = kept.stamp;
+    rows[number]->forwarded_at = kept.forwarded_at;
+    rows[number]->ahead = copy_of(kept.ahead, row->ahead, PT_AHEAD * sizeof *row->ahead);
+    rows[number]->run_parts = copy_of(kept.run_parts, row->run_parts, PT_AHEAD * sizeof *row->run_parts);
 }
 
 static void begin(void) {
@@ -541,6 +550,8 @@ static void begin(void) {
         rows[number] = pt_new_row(number, &fidelities[number / INDEXES]);
         MUST(rows[number] != NULL);
         want[number] = *rows[number];
+        want[number].ahead = allocate(PT_AHEAD * sizeof *want[number].ahead);
+        want[number].run_parts = allocate(PT_AHEAD * sizeof *want[number].run_parts);
         want[number].ledger.limit = rows[number]->ledger.limit = (uint32_t)draw(KNOWN + 1);
         change_row(number);
         check_row(number);
@@ -630,6 +641,8 @@ int main(int argc, char **argv) {
     }
     for (int number = 0; number < ROWS; number++) {
         pt_free_row(rows[number]);
+        free(want[number].ahead);
+        free(want[number].run_parts);
     }
     printf("compared %llu acknowledged %llu stored %llu left %llu stamped %llu fresh %llu resent %llu ahead %llu united %llu ",
            (unsigned long long)compared, (unsigned long long)seen.acknowledged, (unsigned long long)seen.stored,
