@@ -78,6 +78,7 @@ class Beside:
             deadline = time.monotonic() + TIMEOUT_S
             while before.last_stable_offset != stable:
                 # behind a marker the broker moves its HW first (UnifiedLog.updateHighWatermarkMetadata)
+                assert stable is not None
                 assert before.last_stable_offset < stable
                 assert time.monotonic() < deadline
                 before = self.ask(fetch_offset, max_bytes)
