@@ -43,7 +43,7 @@ growth: build tools ## how cost grows with bytes, requests, partitions and conne
 audit-bench: build ## what the audit costs by the lines that it reads, DuckDB beside it; writes bench/results/audit
 	$(BIN)/python -m bench.audit $(AUDIT)
 
-audit-rows: build ## how even the tasks of a report are over synthetic rows; ROWS='--millions 1000' takes hours and much more than 72 GB
+audit-rows: build ## how even the tasks of a report are over synthetic rows; ROWS='--millions 1000' takes an hour and a half, and 60 GB of disk
 	$(BIN)/python -m bench.audit.rows $(ROWS)
 
 check: lint types ## format, lint, types, import contracts, generated documents
