@@ -308,7 +308,7 @@ class Forebay:
         process accepts in this one's place, and waits for the arena.
         """
         if has_successor:
-            await self.admin.close()
+            self.admin.leave()
         self.readiness.drain()
         self.reloader.stop()
         if self.prefaulting is not None:

@@ -175,6 +175,8 @@ class AdminServer:
         self._sockets: list[socket.socket] = []
         self._connections: dict[asyncio.Task[None], None] = {}
         self._reserved: dict[asyncio.Task[None], None] = {}
+        self._idle: set[asyncio.Task[None] | None] = set()
+        """Of these, those that wait for another request."""
 
     @property
     def connections(self) -> int:
@@ -227,6 +229,16 @@ class AdminServer:
             one.close()
         self._sockets = []
 
+    def leave(self) -> None:
+        """Another process accepts now. Each connection ends after its response, those that wait for another request at
+        once.
+        """
+        self.stop_accepting()
+        self._keeps_alive = False
+        for task in self._idle:
+            if task is not None:
+                task.cancel()
+
     async def close(self) -> None:
         """Stop accepting and end all connections."""
         self.stop_accepting()
@@ -244,14 +256,17 @@ class AdminServer:
         except asyncio.CancelledError:
             client.close()
             return
+        task = asyncio.current_task()
         try:
             while await self._serve_one(reader, writer, is_full):
-                pass
+                self._idle.add(task)
             writer.close()
             async with asyncio.timeout(self._request_timeout_s):
                 await writer.wait_closed()
         except (OSError, TimeoutError, asyncio.CancelledError):
             writer.transport.abort()
+        finally:
+            self._idle.discard(task)
 
     async def _open(
         self, client: socket.socket
@@ -283,6 +298,7 @@ class AdminServer:
             head = await self._read_head(reader)
             if head is None:
                 return False
+            self._idle.discard(asyncio.current_task())
             request = scan_head(head)
             if is_full and request.path not in PROBES:
                 raise BadRequest(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections")

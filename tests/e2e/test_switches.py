@@ -306,24 +306,23 @@ def test_an_override_outlives_worker_and_upgrade_and_reset_ends_it(pair: Pair, l
     assert sidecar.switch("cache", "off")["success"]
     assert sidecar.switch("verify", "0.5")["success"]
 
-    def is_switched() -> bool:
+    def is_switched(upgrades: int) -> bool:
         try:
             metrics = sidecar.metrics()
         except OSError:
             return False
-        return metrics["forebay_switches", "cache"] == 1 and metrics["forebay_fallback",] == 0
+        is_over = metrics.get(("forebay_upgrades_total", "done"), 0) == upgrades
+        is_served = metrics["forebay_fallback",] == 0
+        return metrics["forebay_switches", "cache"] == 1 and is_served and is_over
 
     former = sidecar.worker_pid
     sidecar.signal_worker(signal.SIGKILL)
     wait_until(lambda: find_worker_of(pair) not in (None, former) and sidecar.is_ready(), "next")
-    assert is_switched()
+    assert is_switched(upgrades=0)
     load.go_on("after a kill")
     assert sidecar.fetch_counts().get(("hit", ""), 0) == 0
     os.kill(sidecar.pid, signal.SIGUSR2)
-    wait_until(
-        lambda: is_switched() and sidecar.metrics()["forebay_upgrades_total", "done"] == 1,
-        "upgrade",
-    )
+    wait_until(lambda: is_switched(upgrades=1), "upgrade")
     load.go_on("after an upgrade")
     assert sidecar.fetch_counts().get(("hit", ""), 0) == 0
     report = sidecar.reload({"cache": CACHE | {"verifyRatio": 0.25, "mode": "serve"}})

@@ -456,3 +456,51 @@ def test_a_client_is_answered_or_left_to_the_next_server(turns: int) -> None:
         assert b"200 OK" in asyncio.run(scenario())
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("is_asked_before", [True, False])
+def test_who_was_accepted_is_answered_by_a_server_that_leaves(is_asked_before: bool) -> None:
+    """At an upgrade: a scrape whose connection the former process has accepted is not cut. One that waits for another
+    request is, since it would keep the former process.
+    """
+
+    async def run() -> tuple[bytes, bytes]:
+        asked = asyncio.Event()
+
+        async def answer_late() -> HttpResponse:
+            asked.set()
+            await may_answer.wait()
+            return HttpResponse(b"late\n")
+
+        may_answer = asyncio.Event()
+        server = AdminServer({**routes_of(), "/late": answer_late})
+        address = await server.start(bind(ANYWHERE))
+        reader, writer = await asyncio.open_connection(*address)
+        idle_reader, idle_writer = await asyncio.open_connection(*address)
+        idle_writer.write(GET)
+        await idle_reader.readuntil(b"alive\n")
+        while server.connections < 2:
+            await asyncio.sleep(0)
+        if is_asked_before:
+            writer.write(GET.replace(b"/healthz", b"/late"))
+            await asked.wait()
+        server.leave()
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(*address)
+        if not is_asked_before:
+            writer.write(GET.replace(b"/healthz", b"/late"))
+        may_answer.set()
+        try:
+            idle = await idle_reader.read()
+        except ConnectionResetError:
+            idle = b""
+        answer = await reader.read()  # to the end of the connection
+        writer.close()
+        idle_writer.close()
+        await server.close()
+        return idle, answer
+
+    idle, answer = run_on_uvloop(run())
+    assert idle == b""
+    assert answer.endswith(b"late\n")
+    assert b"Connection: close" in answer
