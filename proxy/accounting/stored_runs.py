@@ -8,8 +8,8 @@ run. Invariants:
 * every admitted byte is in one line.
 * a batch that its run's points do not come near begins another run.
 * there is at most one run per partition, and a bounded number of runs: a share of the log's queue.
-  If many end, they end one after the other. Each has at most PT_AHEAD parts ahead, mostly for milliseconds; lines beyond
-  the queue's room are counted, as any others.
+  If many end, they end one after the other. Each has at most PT_AHEAD parts ahead, mostly for milliseconds; lines
+  beyond the queue's room are counted, as any others.
 """
 
 from __future__ import annotations
