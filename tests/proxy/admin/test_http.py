@@ -26,6 +26,7 @@ from proxy.admin.http import (
 )
 from proxy.config.units import Address
 from proxy.sockets import bind
+from tests.proxy.event_loop import until
 
 T = TypeVar("T")
 NEVER_S = 60.0
@@ -479,8 +480,7 @@ def test_who_was_accepted_is_answered_by_a_server_that_leaves(is_asked_before: b
         idle_reader, idle_writer = await asyncio.open_connection(*address)
         idle_writer.write(GET)
         await idle_reader.readuntil(b"alive\n")
-        while server.connections < 2:
-            await asyncio.sleep(0)
+        await until(lambda: server.connections == 2)
         if is_asked_before:
             writer.write(GET.replace(b"/healthz", b"/late"))
             await asked.wait()
