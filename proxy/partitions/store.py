@@ -141,7 +141,7 @@ def _finish_stored(broker: PartitionServices, stored: StoredBatch, now: float) -
     if left & LEFT_TAIL:
         partition.extend(broker.cache.contiguous_end(partition.slot, partition.tail))
     if left & LEFT_TRANSACTIONS:
-        partition.transactions.passed(base_offset, following)
+        partition.transactions.observed(b"", (), base_offset, following)
     if partition.parked or left & LEFT_EPOCH:
         # otherwise nothing waits for it, and the epoch was proven recently
         announce(broker, partition, base_offset, True, now)

@@ -12,7 +12,7 @@ of offsets. Must not know the cache, connections or clocks. Invariants:
   whose abort marker lies before the read range (CompletedFetch.abortedProducerIds).
 * everything is bounded: the oldest is dropped, and the history before it is then unknown.
 * pieces are C's (`pt_row.ahead`) while no event lies in them and they are few, else ours, and `has_gap` is true: C then
-  leaves each batch to `passed`.
+  leaves each batch to `observed`.
 """
 
 from __future__ import annotations
@@ -198,16 +198,6 @@ class Transactions:
         if start < self._known_from <= high_watermark:
             self.row.known_from = start
 
-    def passed(self, start: int, end: int) -> None:
-        """The same as `observed`, for one batch that belongs to no transaction and is no marker, and of which C has
-        noted nothing.
-        """
-        row = self.row
-        if start == row.observed_end and not row.has_gap and not row.ahead_count:
-            row.observed_end = end
-        else:
-            self.observed(b"", (), start, end)
-
     def truncate(self, offset: int) -> None:
         """Forget the offsets from `offset` on: the log now ends there.
 
@@ -224,7 +214,8 @@ class Transactions:
             for piece in self._pieces
             if piece.start < offset
         ]
-        self._give_pieces()
+        if self.row.has_gap:
+            self._give_pieces()
 
     def advance_start(self, log_start_offset: int) -> None:
         """Note that the log now begins at `log_start_offset`, by retention or DeleteRecords."""
@@ -363,7 +354,7 @@ class Transactions:
         row.has_gap = True
 
     def _give_pieces(self) -> None:
-        """Let C note what is ahead of the run, if that is few plain batches. It leaves them to `passed` otherwise."""
+        """Let C note what is ahead of the run, if that is few plain batches. It leaves them to `observed` otherwise."""
         row, pieces = self.row, self._pieces
         is_plain = len(pieces) <= GIVEN_PIECES and not any(piece.events for piece in pieces)
         row.has_gap = not is_plain or not all(

@@ -165,7 +165,7 @@ class World:
         partition.leader_state.frozen = False
         partition.leader_state.suggest(EPOCH, True)
         partition.transactions.shown(0, 0, 0, self.clock_s)
-        partition.transactions.passed(0, end)
+        partition.transactions.observed(b"", (), 0, end)
         partition.tail = end
 
     def arrive(self, size, aborted=None, index=0):
@@ -174,7 +174,7 @@ class World:
         end = partition.tail + 1
         insert(self.cache, partition.slot, build_batch(end - 1, epoch=EPOCH, size=size))
         partition.leader_state.learn(EPOCH, end, end, 0, self.clock_s + 3600)
-        partition.transactions.passed(end - 1, end)
+        partition.row.observed_end = end  # as C notes what is stored
         partition.row.tail = end
         if aborted is not None:
             self.change("aborted", aborted)

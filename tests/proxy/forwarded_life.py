@@ -565,7 +565,7 @@ class Request:
         if first <= mirror.tail:
             ends = mirror.contiguous_end(first), mirror.contiguous_end(mirror.tail)
             mirror.tail = max(mirror.tail, *ends)
-        mirror.alone.passed(first, following)
+        mirror.alone.observed(b"", (), first, following)
         self.life.counts["store"] += 1
         return self.life.runs.extend(mirror.partition, first, following, size_bytes)
 

@@ -271,7 +271,7 @@ def test_stored_records_are_readable_unless_forbidden():
             partition.leader_state.suggest(EPOCH, True)
         if knows:
             partition.transactions.shown(0, 0, 0, 0.0)
-            partition.transactions.passed(0, 18)
+            partition.transactions.observed(b"", (), 0, 18)
         for offset, isolation, epoch, fetched, change in product(
             (9, 10, 11, 12, 15, 19, 20, 35, 40),
             (UNCOMMITTED, COMMITTED),

@@ -27,7 +27,7 @@ def list_pieces(one: Transactions) -> list[list[tuple[int, int]]]:
 
 
 class Observed:
-    """A partition's transactions, told by C where it can, and `alone` by `passed` always."""
+    """A partition's transactions, told by C where it can, and `alone` by `observed` always."""
 
     def __init__(self, rng: Random) -> None:
         self.rng, self.now_s, self.end, self.fast, self.ahead = rng, 0, 0, 0, 0
@@ -76,8 +76,8 @@ class Observed:
         self.fast += left == 0
         self.ahead += left == 0 and start > alone.end
         if left:
-            self.told.passed(start, following)
-        alone.passed(start, following)
+            self.told.observed(b"", (), start, following)
+        alone.observed(b"", (), start, following)
         is_few = self.told.statistics().pieces <= GIVEN_PIECES
         assert not (left and is_few and self.row.has_gap), "C goes on once little is ahead"
 
@@ -145,12 +145,12 @@ def test_what_is_ahead_is_python_s_beyond_the_bound(excess: int) -> None:
     for number in range(count):
         base = 2 * (count - number)
         if life.note_stored(base, 1):
-            life.told.passed(base, base + 1)
-        life.alone.passed(base, base + 1)
+            life.told.observed(b"", (), base, base + 1)
+        life.alone.observed(b"", (), base, base + 1)
         life.check()
     assert (life.row.ahead_count, life.row.has_gap) == ((0, True) if excess else (count, False))
     assert life.told.statistics().pieces == count
     for base in range(1, 2 * count, 2):
         if life.note_stored(base, 1):
-            life.told.passed(base, base + 1)
+            life.told.observed(b"", (), base, base + 1)
     assert (life.told.end, life.told.statistics().pieces) == (2 * count + 1, 0)

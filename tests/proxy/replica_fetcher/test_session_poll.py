@@ -701,7 +701,7 @@ def test_lasting_hole_is_asked_about():
     watched.open_session()
     partition = watched.partitions[1]
     partition.transactions.shown(20, 20, 0, 0.0)
-    partition.transactions.passed(20, 21)
+    partition.transactions.observed(b"", (), 20, 21)
     watched.turn(shown(1, 30, 30))
     assert partition.transactions.has_hole
     watched.turn()
