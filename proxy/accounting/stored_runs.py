@@ -108,7 +108,7 @@ class StoredRuns:
         if partition in self._runs:
             if self._rows.pt_extend_run(partition.row, *words):
                 return
-            if following <= partition.row.run_first and source == SOURCES[partition.row.run_source]:
+            if following <= partition.row.run_first and words[0] == partition.row.run_source:
                 run = first, following, size_bytes, batches, clock, clock + size_bytes
                 self._put(partition, source, *run, ())
                 return

@@ -175,7 +175,7 @@ class AdminServer:
         self._sockets: list[socket.socket] = []
         self._connections: dict[asyncio.Task[None], None] = {}
         self._reserved: dict[asyncio.Task[None], None] = {}
-        self._idle: set[asyncio.Task[None] | None] = set()
+        self._idle: set[asyncio.Task[None]] = set()
         """Of these, those that wait for another request."""
 
     @property
@@ -236,8 +236,7 @@ class AdminServer:
         self.stop_accepting()
         self._keeps_alive = False
         for task in self._idle:
-            if task is not None:
-                task.cancel()
+            task.cancel()
 
     async def close(self) -> None:
         """Stop accepting and end all connections."""
@@ -257,8 +256,9 @@ class AdminServer:
             client.close()
             return
         task = asyncio.current_task()
+        assert task is not None
         try:
-            while await self._serve_one(reader, writer, is_full):
+            while await self._serve_one(reader, writer, is_full, task):
                 self._idle.add(task)
             writer.close()
             async with asyncio.timeout(self._request_timeout_s):
@@ -288,17 +288,21 @@ class AdminServer:
         return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
     async def _serve_one(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_full: bool
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        is_full: bool,
+        task: asyncio.Task[None],
     ) -> bool:
         """Answer a request. Returns whether another may follow on the connection. `is_full`: answer
-        a probe only, and no other request after it. Raises TimeoutError if the response is not read
-        in time.
+        a probe only, and no other request after it. `task`: the connection's. Raises TimeoutError if the
+        response is not read in time.
         """
         try:
             head = await self._read_head(reader)
             if head is None:
                 return False
-            self._idle.discard(asyncio.current_task())
+            self._idle.discard(task)
             request = scan_head(head)
             if is_full and request.path not in PROBES:
                 raise BadRequest(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections")

@@ -263,7 +263,7 @@ class Run:
 
     def _has_hung(self, group: Group) -> bool:
         return any(
-            one.name == group.name and one.errors.get(readers.NOT_CLOSED) for one in self._members
+            one.group is group and one.errors.get(readers.NOT_CLOSED) for one in self._members
         )
 
     def _finish(self, threads: Iterable[threading.Thread]) -> None:

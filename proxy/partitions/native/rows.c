@@ -333,10 +333,9 @@ static int follow_run(pt_row *row, const pt_run_part *part) {
     return 1;
 }
 
-static void drop_part(pt_row *row, int64_t number) {
+static void drop_first_part(pt_row *row) {
     row->run_part_count--;
-    memmove(row->run_parts + number, row->run_parts + number + 1,
-            (size_t)(row->run_part_count - number) * sizeof *row->run_parts);
+    memmove(row->run_parts, row->run_parts + 1, (size_t)row->run_part_count * sizeof *row->run_parts);
 }
 
 /* Puts `part`, which is ahead of the run, among those that are. 0, and nothing is changed: one has its offsets, or there is no
@@ -380,7 +379,7 @@ int pt_extend_run(pt_row *row, int64_t source, int64_t first, int64_t following,
         return 0;
     }
     while (row->run_part_count > 0 && row->run_parts[0].first == row->run_following && follow_run(row, row->run_parts)) {
-        drop_part(row, 0);
+        drop_first_part(row);
     }
     return 1;
 }
